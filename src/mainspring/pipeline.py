@@ -14,13 +14,14 @@ know that is left out: no event is emitted, and what depends on other jobs is de
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from mainspring.clock import to_datetime
 from mainspring.events import JobCreated, JobDeduplicated
+from mainspring.feature import Enqueue, Features
 from mainspring.job import FreshJobs, Inserted, NewJob, Outcome, Status
 from mainspring.portal import run_at_once
 from mainspring.services import Services
@@ -28,40 +29,14 @@ from mainspring.stored_options import options_of
 from mainspring.stores.documents import Bundle
 from mainspring.stores.protocol import Immediate
 
-Told = Callable[[Collection[str]], Awaitable[None]]
-"""Hears the ids of the jobs that were created."""
-
-
-@dataclass(slots=True)
-class Enqueue:
-    """New jobs on their way to one commit."""
-
-    jobs: list[NewJob]
-    in_transaction: bool = False  # of the caller
-    are_checked: bool = True  # whether a job that comes after an unknown one is an error
-    afterwards: list[Told] = field(default_factory=list)
-
-
-class EnqueueStage(Protocol):
-    """A feature's part in the enqueue."""
-
-    def concerns_enqueue(self, task: str, options: str | None) -> bool:
-        """Return whether `prepare` may have something to do for jobs of this task with these stored options."""
-
-    async def prepare(self, enqueue: Enqueue) -> None:
-        """Change the jobs, or raise an error; add to `afterwards` what to do when they are committed, or are not."""
-
 
 class Pipeline:
     """The way of new jobs into the store."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, features: Features) -> None:
         self._services = services
-        self._stages: list[EnqueueStage] = []
+        self._features = features
         self.after_insert: Callable[[list[Inserted]], Awaitable[None]] | None = None  # set by the test kit
-
-    def add(self, stage: EnqueueStage) -> None:
-        self._stages.append(stage)
 
     # -- routes -------------------------------------------------------------------------------------
 
@@ -163,16 +138,16 @@ class Pipeline:
         return any(self._concerns(*kind) for kind in kinds_of(jobs))
 
     def _concerns(self, task: str, options: str | None) -> bool:
-        for stage in self._stages:  # noqa: SIM110 - called at each enqueue, and faster than any()
-            if stage.concerns_enqueue(task, options):
+        for feature in self._features.at_enqueue:  # noqa: SIM110 - called at each enqueue, and faster than any()
+            if feature.concerns_enqueue(task, options):
                 return True
         return False
 
     async def _prepared(self, enqueue: Enqueue) -> Enqueue:
         kinds = kinds_of(enqueue.jobs)
-        for stage in self._stages:
-            if any(stage.concerns_enqueue(*kind) for kind in kinds):
-                await stage.prepare(enqueue)
+        for feature in self._features.at_enqueue:
+            if any(feature.concerns_enqueue(*kind) for kind in kinds):
+                await feature.prepare(enqueue)
         return enqueue
 
     def announce(self, jobs: Sequence[NewJob], inserted: Sequence[Inserted]) -> None:

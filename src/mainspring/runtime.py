@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 from mainspring.context import Context
 from mainspring.errors import InvalidPerson, UnknownTask
 from mainspring.events import Bus
+from mainspring.feature import Features
 from mainspring.features.batches import api as batches
 from mainspring.features.batches.api import Batches
-from mainspring.features.batches.feature import BatchGuard
+from mainspring.features.batches.feature import BatchesFeature
 from mainspring.features.breakers.api import Breakers
-from mainspring.features.breakers.feature import BreakerGuard
+from mainspring.features.breakers.feature import BreakerFeature
 from mainspring.features.debounce.feature import NewestOnly
 from mainspring.features.delivery.feature import Delivery
 from mainspring.features.delivery.options import LocalHours
 from mainspring.features.dependencies.feature import Dependencies
-from mainspring.features.durable.feature import ParentGuard
+from mainspring.features.durable.feature import Children
 from mainspring.features.durable.signals import SignalTimer
 from mainspring.features.expiry.feature import Expiry
 from mainspring.features.limits import Limits
 from mainspring.features.limits.timer import LimitTimer
-from mainspring.guards import Guards
 from mainspring.health import Contact
 from mainspring.jobs import Jobs
 from mainspring.middleware import Middleware
@@ -45,24 +45,22 @@ class Runtime:
     def __init__(self, store: Store, defaults: DefaultOptions) -> None:
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.services = services = Services(store, tasks=self.tasks)
-        self.pipeline = Pipeline(services)
+        self.features = Features()
+        self.pipeline = Pipeline(services, self.features)
         self.contact = Contact(services.store.url, services.bus)
         self.jobs = Jobs(services)
         self.middleware = Middleware()
         self.defaults = Defaults(defaults)
-        self.guards = Guards()
         self.breakers = Breakers(services)
         self.batches = Batches(services, self.pipeline, self.jobs.cancel_where)
-        self.limits = Limits(services, self.guards)
+        self.limits = Limits(services, self.features)
         newest, self.dependencies = NewestOnly(services, self.pipeline), Dependencies(services)
-        delivery = Delivery(services, self._hours_of_people)
-        for guard in (
-            ParentGuard(services), newest, Expiry(services), self.dependencies, delivery, BreakerGuard(self.breakers),
-            BatchGuard(self.batches),
+        for feature in (
+            Children(services), newest, Expiry(services),
+            Delivery(services, self._hours_of_people),  # before those that suspend jobs without a time of their own
+            self.dependencies, BreakerFeature(self.breakers), BatchesFeature(self.batches),
         ):  # fmt: skip
-            self.guards.add(guard)
-        for stage in (delivery, self.dependencies, self.limits):  # a time first, as jobs without one are suspended
-            self.pipeline.add(stage)
+            self.features.add(feature)
         self.shared = TaskServices(
             services, self.pipeline, self.jobs, self.defaults, self.middleware, self.limits, newest, self.breakers
         )

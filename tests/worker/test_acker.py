@@ -11,6 +11,7 @@ import pytest
 
 from mainspring import Mainspring
 from mainspring.errors import IllegalMove, StoreBusy, StoreCorrupt, StoreError, StoreReadOnly
+from mainspring.feature import Features
 from mainspring.job import Move, Outcome, Status
 from mainspring.pipeline import Pipeline
 from mainspring.services import Services
@@ -78,7 +79,7 @@ async def scene(delay: float = 3600) -> AsyncIterator[StoreScenario]:
     def hear(written: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
         confirmed.extend((outcome.job_id, status) for (_, outcome), status in zip(written, statuses, strict=True))
 
-    acker = Acker(Pipeline(Services(cast("Store", store))), after_ack(hear), Outage("w"), delay=delay)
+    acker = Acker(Pipeline(Services(cast("Store", store)), Features()), after_ack(hear), Outage("w"), delay=delay)
     serving = asyncio.create_task(acker.serve())
     yield StoreScenario(acker, store, confirmed)
     serving.cancel()
@@ -198,7 +199,7 @@ def broken(written: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]
 
 async def test_an_announcement_that_fails_does_not_end_the_writing() -> None:
     store = FakeStore()
-    acker = Acker(Pipeline(Services(cast("Store", store))), after_ack(broken), Outage("w"), delay=0)
+    acker = Acker(Pipeline(Services(cast("Store", store)), Features()), after_ack(broken), Outage("w"), delay=0)
     serving = asyncio.create_task(acker.serve())
     it = StoreScenario(acker, store, [])
     for name in ("a", "b"):

@@ -10,14 +10,14 @@ import pytest
 from mainspring import Mainspring
 from mainspring.clock import Millis
 from mainspring.errors import StoreUnavailable
-from mainspring.guards import Guarded, Refusal, refuse
+from mainspring.feature import Candidate, Feature, Refusal, refuse
 from mainspring.ids import new_id
 from mainspring.job import UNTIL_WOKEN, Claim, Move, NewJob, Status
 from mainspring.stores.protocol import Want, WorkerInfo
 from tests.worker.working import ended, eventually, working
 
 
-class Doorman:
+class Doorman(Feature):
     """Lets in whom he is told to, and remembers who left."""
 
     def __init__(self, option: str = "door", *, refuses: Mapping[str, Refusal] | None = None) -> None:
@@ -28,14 +28,14 @@ class Doorman:
         self.refuses: dict[str, Refusal] = dict(refuses or {})
         self.broken = False
 
-    async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+    async def admit(self, jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
         del now
         if self.broken:
             raise StoreUnavailable
         self.asked += [(job.claim.id, job.option) for job in jobs]
         return {job.claim.id: self.say(job) for job in jobs if job.option != "in"}
 
-    def say(self, job: Guarded) -> Refusal:
+    def say(self, job: Candidate) -> Refusal:
         if job.option == "later":
             return refuse(job.claim, Move.SNOOZE, delay=60_000, reason="not now")
         return refuse(job.claim, Move.SUSPEND, delay=UNTIL_WOKEN, waits_for="door", recheck=self.is_open)
@@ -43,7 +43,7 @@ class Doorman:
     async def is_open(self) -> bool:
         return self.option == "open"
 
-    async def ended(self, jobs: Sequence[Guarded]) -> None:
+    async def ended(self, jobs: Sequence[Candidate]) -> None:
         self.left += [job.claim.id for job in jobs]
         self.how += [(job.ending.outcome.move, type(job.ending.error)) if job.ending else None for job in jobs]
 
@@ -78,14 +78,14 @@ class Hesitant(Doorman):
         super().__init__(option)
         self.pending: dict[str, asyncio.Future[bool]] = {}
 
-    def say(self, job: Guarded) -> Refusal:
+    def say(self, job: Candidate) -> Refusal:
         self.pending[job.claim.id] = pending = asyncio.get_running_loop().create_future()
         return refuse(job.claim, Move.SUSPEND, delay=UNTIL_WOKEN, waits_for="door", pending=pending)
 
 
 async def test_who_passes_runs_and_who_does_not_burns_no_attempt(app: Mainspring) -> None:
     door = Doorman()
-    app.runtime.guards.add(door)
+    app.runtime.features.add(door)
     inside, later = await put(app, 1, '{"door": "in"}'), await put(app, 2, '{"door": "later"}')
     free, other = await put(app, 3, None), await put(app, 4, '{"retry": null}')
     await app.worker().drain()
@@ -101,7 +101,7 @@ async def test_who_passes_runs_and_who_does_not_burns_no_attempt(app: Mainspring
 )
 async def test_guards_hear_how_a_run_ended(number: int, how: object) -> None:
     app, door = Mainspring("memory://"), Doorman()
-    app.runtime.guards.add(door)
+    app.runtime.features.add(door)
 
     @app.task()
     async def work(number: int) -> None:
@@ -118,16 +118,16 @@ async def test_guards_hear_how_a_run_ended(number: int, how: object) -> None:
 
 async def test_what_has_happened_meanwhile_is_not_waited_for(app: Mainspring) -> None:
     closed, opened = Doorman(), Doorman("open")
-    app.runtime.guards.add(closed)
-    app.runtime.guards.add(opened)
+    app.runtime.features.add(closed)
+    app.runtime.features.add(opened)
     waits, passes = await put(app, 1, '{"door": "wait"}'), await put(app, 2, '{"open": "wait"}')
 
-    async def once(jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+    async def once(jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
         del now
         opened.admit = admit_all  # type: ignore[method-assign]
         return {job.claim.id: opened.say(job) for job in jobs}
 
-    async def admit_all(jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+    async def admit_all(jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
         del jobs, now
         return {}
 
@@ -139,8 +139,8 @@ async def test_what_has_happened_meanwhile_is_not_waited_for(app: Mainspring) ->
 
 async def test_who_passed_one_guard_and_not_the_next_has_left_the_first(app: Mainspring) -> None:
     first, second = Doorman("first"), Doorman("second")
-    app.runtime.guards.add(first)
-    app.runtime.guards.add(second)
+    app.runtime.features.add(first)
+    app.runtime.features.add(second)
     job_id = await put(app, 1, '{"second": "later", "first": "in"}')
     await app.worker().drain()
     assert (first.left, second.left) == ([job_id], [])
@@ -149,7 +149,7 @@ async def test_who_passed_one_guard_and_not_the_next_has_left_the_first(app: Mai
 async def test_if_the_guards_cannot_tell_the_job_is_given_back(app: Mainspring) -> None:
     door = Doorman()
     door.broken = True
-    app.runtime.guards.add(door)
+    app.runtime.features.add(door)
     job_id = await put(app, 1, '{"door": "in"}')
     await app.worker().drain()
     job = await app.jobs.get(job_id)
@@ -157,23 +157,26 @@ async def test_if_the_guards_cannot_tell_the_job_is_given_back(app: Mainspring) 
     assert app.ran == []  # type: ignore[attr-defined]
 
 
-async def test_a_guard_may_say_itself_whom_it_concerns_and_let_some_pass_at_once(app: Mainspring) -> None:
-    door, rang = Doorman(), list[bool]()
+async def test_a_feature_may_choose_jobs_itself_and_let_some_pass_at_once(app: Mainspring) -> None:
+    rang: list[bool] = []
 
-    async def settled() -> None:
-        rang.append(True)
+    class Choosing(Doorman):
+        def concerns(self, claim: Claim) -> bool:
+            return claim.payload != '{"number": 1}'
 
-    app.runtime.guards.add(
-        door,
-        concerns=lambda claim: claim.payload != '{"number": 1}',
-        at_once=lambda claims: [claim for claim in claims if claim.payload != '{"number": 2}'],
-        settled=settled,
-    )
+        def pass_at_once(self, claims: list[Claim]) -> list[Claim]:
+            return [claim for claim in claims if claim.payload != '{"number": 2}']
+
+        async def settled(self) -> None:
+            rang.append(True)
+
+    door = Choosing()
+    app.runtime.features.add(door)
     for number in (1, 2, 3):
         await put(app, number, None)
     third = await put(app, 4, '{"door": "in"}')
     await app.worker().drain()
-    await app.runtime.guards.settled()
+    await app.runtime.features.settled()
     assert [option for _, option in door.asked] == [None, "in"]
     assert (door.left, rang[-1:]) == ([third], [True])
     assert sorted(app.ran) == [1, 2, 4]  # type: ignore[attr-defined]
@@ -186,13 +189,13 @@ async def test_who_needs_others_too_does_not_wait_and_that_is_said_before_they_a
     """While they are asked it could pass after all, and nobody would know."""
 
     class Curious(Doorman):
-        async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        async def admit(self, jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
             assert [one.cancelled() for one in first.pending.values()] == [True]
             return await super().admit(jobs, now)
 
     first, second = Hesitant(), Curious("gate")
-    app.runtime.guards.add(first)
-    app.runtime.guards.add(second)
+    app.runtime.features.add(first)
+    app.runtime.features.add(second)
     refused = await put(app, 1, '{"door": "no", "gate": "in"}')
     await put(app, 2, '{"gate": "in"}')
     await app.worker().drain()
@@ -203,12 +206,12 @@ async def test_who_needs_others_too_does_not_wait_and_that_is_said_before_they_a
 async def test_if_another_cannot_tell_nobody_goes_on_waiting(app: Mainspring) -> None:
     first, second = Hesitant(), Doorman("gate")
     second.broken = True
-    app.runtime.guards.add(first)
-    app.runtime.guards.add(second)
+    app.runtime.features.add(first)
+    app.runtime.features.add(second)
     await put(app, 1, '{"door": "no"}')
     await put(app, 2, '{"gate": "in"}')
     with pytest.raises(StoreUnavailable):
-        await app.runtime.guards.admit((await claimed(app)), 0)
+        await app.runtime.features.admit((await claimed(app)), 0)
     assert [one.cancelled() for one in first.pending.values()] == [True]
 
 
@@ -219,13 +222,13 @@ async def claimed(app: Mainspring) -> list[Claim]:
 
 async def test_who_passed_after_all_when_he_could_not_wait_runs_and_leaves(app: Mainspring) -> None:
     class Quick(Hesitant):
-        def say(self, job: Guarded) -> Refusal:
+        def say(self, job: Candidate) -> Refusal:
             refusal = super().say(job)
             self.pending[job.claim.id].set_result(True)
             return refusal
 
     door = Quick()
-    app.runtime.guards.add(door)
+    app.runtime.features.add(door)
     job = await put(app, 1, '{"door": "no"}')
     await app.worker().drain()  # who drains waits for nobody
     assert app.ran == [1]  # type: ignore[attr-defined]
@@ -236,13 +239,13 @@ async def test_who_was_cancelled_while_his_guards_were_asked_keeps_no_place_in_t
     asked, answer = asyncio.Event(), asyncio.Event()
 
     class Slow(Hesitant):
-        async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        async def admit(self, jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
             asked.set()
             await answer.wait()
             return await super().admit(jobs, now)
 
     door = Slow()
-    app.runtime.guards.add(door)
+    app.runtime.features.add(door)
     job = await put(app, 1, '{"door": "no"}')
     async with working(app):
         await asked.wait()

@@ -251,7 +251,7 @@ async def test_an_item_has_the_context_of_its_job(kit: Kit) -> None:
 
 async def test_guards_decide_per_job(kit: Kit) -> None:
     chunks: list[list[int]] = []
-    kit.app.runtime.guards.add(Doorman())
+    kit.app.runtime.features.add(Doorman())
 
     @kit.app.task(chunk=Chunk(10))
     async def work(numbers: list[int]) -> None:

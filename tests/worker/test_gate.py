@@ -277,7 +277,7 @@ async def test_a_halt_ends_by_itself() -> None:
         await eventually(lambda: completed(app, 1))
 
 
-# -- guards ---------------------------------------------------------------------------------------
+# -- features -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["async", "chunk"])

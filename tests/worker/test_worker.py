@@ -15,7 +15,7 @@ from mainspring.chunk import LONGEST_WAIT
 from mainspring.clock import Millis
 from mainspring.errors import StoreBusy, StoreReadOnly
 from mainspring.events import JobReleased, JobStarted, WorkerStopped
-from mainspring.guards import Guarded, Refusal
+from mainspring.feature import Candidate, Refusal
 from mainspring.ids import new_id
 from mainspring.job import NewJob, Status
 from mainspring.stores.sqlite import MemoryStore
@@ -156,13 +156,13 @@ async def test_what_passes_its_guards_after_the_stop_is_handed_back_at_once(app:
     asked, answer = asyncio.Event(), asyncio.Event()
 
     class Slow(Doorman):
-        async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+        async def admit(self, jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
             asked.set()
             await answer.wait()
             return await super().admit(jobs, now)
 
     door = Slow()
-    app.runtime.guards.add(door)
+    app.runtime.features.add(door)
 
     @app.task(chunk=Chunk(10, wait=LONGEST_WAIT))
     async def work(numbers: list[int]) -> None: ...

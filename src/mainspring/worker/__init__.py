@@ -3,7 +3,7 @@
 A job passes these parts, in this order; each calls the next, and `Parts` connects them:
 
 - `Intake` (intake.py) decides how many jobs to claim and when, and claims them.
-- `Admission` (admission.py) asks the guards about them and puts those that may run into `Runs.ready`, or into chunks
+- `Admission` (admission.py) asks the features about them and puts those that may run into `Runs.ready`, or into chunks
   (chunker.py) first. `Gate` (gate.py) knows what is halted.
 - `SlotPool` (slots.py) takes them out, as many at once as the worker has slots, and `Runner` (runner.py) runs each:
 - `StartCheck` (admission.py) checks once more that it may start,
@@ -11,7 +11,7 @@ A job passes these parts, in this order; each calls the next, and `Parts` connec
   `Outcome` (outcomes.py),
 - `Runs` (runs.py) takes it out of what the worker holds, and passes its outcome on.
 - `Acker` (acker.py) writes outcomes to the store, many at a time.
-- `AfterAck` (after_ack.py) emits events, tells the guards, re-checks suspended jobs and cancels children.
+- `AfterAck` (after_ack.py) emits events, tells the features, re-checks suspended jobs and cancels children.
 
 Beside them: `Heartbeat`, `Maintenance`, `Membership`, `Progress` and `UnknownTasks` talk to the store, `Reporter` emits
 events and log lines, `Outage` keeps loops running while the store is away, and `Program` is the worker's process.

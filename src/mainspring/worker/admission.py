@@ -1,6 +1,6 @@
 """Decides whether claimed jobs may run: after their claim (`Admission`), and once more when they start (`StartCheck`).
 
-What can keep a job from running are halts and pauses (see `Gate`), guards (see mainspring.guards), and a worker that
+What can keep a job from running are halts and pauses (see `Gate`), features (see mainspring.feature), and a worker that
 stops.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, cast
 
 from mainspring.errors import StoreError
-from mainspring.guards import HANDOVER_WAIT, Refusal
+from mainspring.feature import HANDOVER_WAIT, Refusal
 from mainspring.job import Claim
 from mainspring.log import get_log
 from mainspring.runtime import Runtime
@@ -29,7 +29,7 @@ log = get_log("mainspring.worker")
 
 
 class Admission:
-    """Takes the claims of one worker to its slots, past their guards; belongs to one event loop."""
+    """Takes the claims of one worker to its slots, past their features; belongs to one event loop."""
 
     def __init__(
         self,
@@ -49,15 +49,15 @@ class Admission:
         self._loop = asyncio.get_running_loop()
         self._under_way: set[asyncio.Task[None]] = set()
         self.chunker = Chunker(slots)
-        self.may_stand_by = False  # whether refused runs may wait here, in case their guards let them pass after all
+        self.may_stand_by = False  # whether refused runs may wait here, in case their features let them pass after all
         self.standing_by = 0  # runs that do so
 
     def take(self, claims: list[Claim]) -> None:
-        """Hold claimed jobs, and pass each on: to its guards, to its chunk, or to the slots."""
+        """Hold claimed jobs, and pass each on: to its features, to its chunk, or to the slots."""
         now = self._loop.time()
         guarded: list[Run] = []
         for_chunks: list[Run] = []
-        concerned, held = self._runtime.guards.concern(claims), self._runs.held
+        concerned, held = self._runtime.features.concern(claims), self._runs.held
         for claim in claims:
             task = self._runtime.task_named(claim.task)
             run = Run(claim, cast("Task[..., Any, Any]", task), now)
@@ -70,7 +70,7 @@ class Admission:
             if task.chunk is not None:
                 for_chunks.append(run)
             if claim.id in concerned:
-                run.guarded = True
+                run.admitted = True
                 guarded.append(run)
             else:
                 self._let_in(run)
@@ -81,7 +81,7 @@ class Admission:
         self._runs.note_idle()
 
     async def settled(self) -> None:
-        """Wait until all guards have answered."""
+        """Wait until all features have answered."""
         await asyncio.gather(*self._under_way)
 
     def cancel(self) -> None:
@@ -93,7 +93,7 @@ class Admission:
         """Return the runs that wait for a slot, or for others to fill their chunk."""
         return [*(run for run in self._runs.ready if isinstance(run, Run)), *self.chunker.waiting]
 
-    # -- guards ---------------------------------------------------------------------------------
+    # -- features -------------------------------------------------------------------------------
 
     def _start(self, admission: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(admission, name="mainspring-admission")
@@ -101,9 +101,9 @@ class Admission:
         task.add_done_callback(self._under_way.discard)
 
     async def _admit(self, runs: list[Run]) -> None:
-        """Let in the runs that pass their guards. If asking the guards fails, hand all runs back for other workers."""
+        """Let in the runs that their features admit. If asking fails, hand all runs back for other workers."""
         try:
-            refusals = await self._runtime.guards.admit([run.claim for run in runs], self._clock.now())
+            refusals = await self._runtime.features.admit([run.claim for run in runs], self._clock.now())
         except Exception as error:  # noqa: BLE001 - whatever failed, the jobs must not stay in this worker
             log_failure(runs, error)
             for run in runs:
@@ -114,7 +114,7 @@ class Admission:
         self._pass_on()
 
     def _answer(self, run: Run, refusal: Refusal | None) -> None:
-        if run.ended:  # cancelled, lost or handed back meanwhile, perhaps before its guards had let it pass
+        if run.ended:  # cancelled, lost or handed back meanwhile, perhaps before its features had let it pass
             if refusal is not None:
                 refusal.cancel_wait()
             self._after_ack.ended(run.claim)
@@ -145,7 +145,7 @@ class Admission:
             self._turn_away(run, refusal)
 
     def _turn_away(self, run: Run, refusal: Refusal) -> None:
-        run.guarded = False
+        run.admitted = False
         self._runs.refuse(run, refusal)
 
     # -- to the slots ---------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class StartCheck:
     """The last check, when a slot is about to start runs that may have waited for long."""
 
     def __init__(self, runtime: Runtime, gate: Gate, runs: Runs, outage: Outage) -> None:
-        self._guards = runtime.guards
+        self._features = runtime.features
         self._clock = runtime.store.clock
         self._gate = gate
         self._runs = runs
@@ -183,21 +183,21 @@ class StartCheck:
 
     def permits(self, run: Run) -> bool:
         """Return whether a run that has begun may still call its handler. Any thread may ask."""
-        return self._gate.permits(run.claim.queue) and (not run.guarded or self._guards.permits(run.claim))
+        return self._gate.permits(run.claim.queue) and (not run.admitted or self._features.permits(run.claim))
 
     async def _ask_guards(self, runs: Sequence[Run]) -> None:
-        """End runs that passed their guards but may not start any more: a breaker opened, or they expired."""
-        waiting = {run.claim.id: run for run in runs if run.guarded and not run.ended}
+        """End runs that passed their features but may not start any more: a breaker opened, or they expired."""
+        waiting = {run.claim.id: run for run in runs if run.admitted and not run.ended}
         claims = [run.claim for run in waiting.values()]
         try:
-            refused = await self._guards.recheck(claims, self._clock.now())
+            refused = await self._features.recheck(claims, self._clock.now())
         except Exception as error:  # noqa: BLE001 - whatever failed, the slot must go on
             log_failure(list(waiting.values()), error)
             for run in waiting.values():
                 self._runs.end(run, Stop.CROWDED)
             return
         for job_id, refusal in refused.items():
-            if not waiting[job_id].ended:  # it stays guarded, so that its guards are told that it has ended
+            if not waiting[job_id].ended:  # it stays guarded, so that its features are told that it has ended
                 self._runs.refuse(waiting[job_id], refusal)
 
     async def _ask_gate(self, runs: Sequence[Run]) -> None:

@@ -1,7 +1,7 @@
 """Does what is left to do once the store has an outcome.
 
 It emits events at once, and tells the slots that wait for the write. In the background, for many jobs at a time, it
-tells the guards, re-checks the conditions that suspended jobs wait for, and cancels the children of cancelled jobs.
+tells the features, re-checks the conditions that suspended jobs wait for, and cancels the children of cancelled jobs.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
-from mainspring.guards import Ending, Recheck
+from mainspring.feature import Ending, Recheck
 from mainspring.job import Claim, Move, Outcome, Status
 from mainspring.runtime import Runtime
 from mainspring.worker.reporter import Reporter
@@ -27,7 +27,7 @@ class AfterAck:
     def __init__(self, runtime: Runtime, reporter: Reporter) -> None:
         self._runtime = runtime
         self._store = runtime.store
-        self._guards = runtime.guards
+        self._features = runtime.features
         self._reporter = reporter
         self._cancelled: list[str] = []
         self._ended: list[tuple[Claim, Ending | None]] = []
@@ -47,7 +47,7 @@ class AfterAck:
                 self.released += run.stop is Stop.SHUTDOWN and outcome.move is Move.RELEASE
             if outcome.follow_ups and status is not None:
                 self._runtime.pipeline.announce(outcome.follow_ups, outcome.inserted)
-            if run.guarded:
+            if run.admitted:
                 self.ended(run.claim, Ending(outcome, run.error))
             if status is Status.CANCELLED and (run.claim.token > 1 or (run.durable and run.durable.spawned)):
                 self.cancelled(run.claim.id)
@@ -59,7 +59,7 @@ class AfterAck:
     def committed(self, run: Run, outcome: Outcome) -> None:
         """Follow up on a run that wrote its own outcome, by `ctx.transaction()`."""
         assert run.context is not None  # noqa: S101 - without a context there is no transaction
-        if run.guarded:
+        if run.admitted:
             self.ended(run.claim, Ending(outcome, run.error))
         self._reporter.ended(run, outcome, Status.COMPLETED)
         self._reporter.lost_result(run, outcome)
@@ -68,13 +68,13 @@ class AfterAck:
 
     def lost(self, run: Run) -> None:
         """Follow up on a run whose claim is lost, and for which nothing is written."""
-        if run.guarded:
+        if run.admitted:
             self.ended(run.claim)
 
     # -- what is left to do ---------------------------------------------------------------------
 
     def ended(self, claim: Claim, ending: Ending | None = None) -> None:
-        """Tell the guards that a run which had passed them is over."""
+        """Tell the features that a run which had passed them is over."""
         self._ended.append((claim, ending))
         self._some.set()
 
@@ -106,7 +106,7 @@ class AfterAck:
             self._some.clear()
             try:
                 endings = {claim.id: ending for claim, ending in ended if ending is not None}
-                await self._guards.ended([claim for claim, _ in ended], endings)
+                await self._features.ended([claim for claim, _ in ended], endings)
                 ended = []
                 if happened := await all_that_happened(suspended):
                     await self._store.wake(dict.fromkeys(happened, ALL_WAITING))

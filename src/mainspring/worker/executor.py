@@ -87,7 +87,7 @@ class Executor:
         if run.context is not None and run.context.effects.committed:
             shown = f"{type(error).__name__}: {outcomes.message_of(error)}"
             log.warning("raised_after_commit", job_id=run.claim.id, task=run.claim.task, error=shown)
-        if run.guarded:
+        if run.admitted:
             run.error = TimeoutError() if run.stop is Stop.TIMEOUT else error
         try:
             return outcomes.raised(run, error, self._clock.now())

@@ -1,7 +1,7 @@
 """Decides whether the worker may start jobs now: it knows what is halted, and how recently it has looked.
 
 The store hands out no jobs of what is halted. But jobs wait in the worker between their claim and their start: for a
-slot, in a chunk that is being collected, at a guard. So each start asks the gate. Usually that only compares the time
+slot, in a chunk that is collected, for a feature. So each start asks the gate. Usually that only compares the time
 with `open_until`.
 
 The gate looks at the halts when it is woken, and once a second. It trusts a look for `TRUSTED_FOR` seconds. A process
@@ -106,7 +106,7 @@ class Gate:
             self._hand_back()
 
     def _hand_back(self) -> None:
-        """Hand back halted jobs that have not started, wherever they wait: for a slot, in a chunk, or at a guard."""
+        """Hand back halted jobs that have not started, wherever they wait: for a slot, in a chunk, or for a feature."""
         for run in self._runs.not_started():
             if self.stops(run.claim.queue):
                 self._runs.end(run, Stop.HALTED)

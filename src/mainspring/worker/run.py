@@ -12,8 +12,8 @@ from typing import Any
 
 from mainspring.clock import Millis
 from mainspring.context import Context
+from mainspring.feature import Recheck
 from mainspring.features.durable.run import DurableRun
-from mainspring.guards import Recheck
 from mainspring.job import Claim
 from mainspring.json_text import read_object
 from mainspring.retry import Retry
@@ -28,7 +28,7 @@ class Stop(StrEnum):
     LOST = "claim lost"  # another worker may have the job now: this run's outcome is not written
     SHUTDOWN = "worker stops"  # the job is handed back without using an attempt
     CROWDED = "no room"  # handed back likewise: the worker claimed the job, but has no free slot for it
-    HALTED = "halted"  # handed back likewise: halted or refused by a guard between its claim and its start
+    HALTED = "halted"  # handed back likewise: halted or refused by a feature between its claim and its start
 
 
 class Dumped:
@@ -57,7 +57,7 @@ class Run:
     told_at: float | None = None  # when it was first told to stop, by the monotonic clock
     ended = False  # its outcome is on the way to the store, so the run cannot be stopped any more
     error: BaseException | None = None  # what the handler raised; after a timeout a TimeoutError
-    guarded = False  # it passed guards, which must be told when it ends
+    admitted = False  # features have admitted it, and must be told when it ends
     recheck: Recheck | None = None  # of a job being suspended: checks whether what it waits for has happened
 
     def __init__(self, claim: Claim, task: Task[..., Any, Any], claimed_at: float) -> None:
@@ -76,8 +76,8 @@ class Run:
 
     @property
     def needs_recheck(self) -> bool:
-        """Return whether guards that it has passed may have changed their mind: they go by the job's options."""
-        return self.guarded and self.claim.options is not None
+        """Return whether features that admitted it may have changed their mind: they go by the job's options."""
+        return self.admitted and self.claim.options is not None
 
     @property
     def isolated(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from mainspring.clock import Clock
 from mainspring.events import JobStarted
-from mainspring.guards import Refusal
+from mainspring.feature import Refusal
 from mainspring.job import Outcome
 from mainspring.log import get_log
 from mainspring.stores.protocol import Pulse
@@ -88,7 +88,7 @@ class Runs:
             self.acker.add(run, outcome, urgent=sync or not self.held)
 
     def refuse(self, run: Run, refusal: Refusal) -> None:
-        """End a run that its guards do not let start."""
+        """End a run that its features do not let start."""
         run.recheck = refusal.recheck
         self._let_go(run)
         self.acker.add(run, refusal.outcome)
@@ -98,7 +98,9 @@ class Runs:
         run.end(stop, reason)
         if run.slot is None and not run.ended:
             waits_in = self.ready if run.waits_in is None else run.waits_in
-            with contextlib.suppress(ValueError):  # it waits at a guard, or a slot has just taken it out to start it
+            with contextlib.suppress(
+                ValueError
+            ):  # a feature is being asked, or a slot has just taken it out to start it
                 waits_in.remove(run)
             self._let_go(run)
             outcome = outcomes.raised(run, asyncio.CancelledError(), self._clock.now())

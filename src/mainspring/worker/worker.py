@@ -198,7 +198,7 @@ class Worker:
         next_timer = await self.runtime.timers.run_due()
         claims = await parts.intake.take_due()
         await parts.runs.idle.wait()
-        await self._settle()  # then the jobs that guards have woken are due
+        await self._settle()  # then the jobs that features have woken are due
         await parts.progress.write()
         await parts.unknown_tasks.look()
         if not claims.jobs:
@@ -209,7 +209,7 @@ class Worker:
         """Return when the outcomes of all runs that have ended are written, and what follows from them is done."""
         await self.parts.acker.flush()
         await self.parts.after_ack.settle()
-        await self.runtime.guards.settled()
+        await self.runtime.features.settled()
 
     # -- loops ----------------------------------------------------------------------------------
 

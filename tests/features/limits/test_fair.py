@@ -282,7 +282,7 @@ async def test_a_process_that_dies_before_it_calls_the_next_does_not_stop_the_li
     async with manual(app) as kit:
         await work.enqueue_many([{"who": "a"}] * 3)
         with monkeypatch.context() as patch:
-            patch.setattr(app.limits._guard, "ended", dead)
+            patch.setattr(app.limits._admission, "ended", dead)
             await kit.drain()
         assert ran == ["a"]
         await work.enqueue(who="b")

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from mainspring import Limit, Mainspring
+from mainspring.feature import Candidate
 from mainspring.features.limits.options import Rate, Ticket
 from mainspring.features.limits.rules import Acquire, Decision, LimitRequest, Release
 from mainspring.features.limits.standby import MAX_STANDBYS, QUICK_SECONDS, Standbys
-from mainspring.guards import Guarded
 from mainspring.job import Status
 from mainspring.stores.protocol import Want, WorkerInfo
 from tests.features.conftest import NewApp
@@ -124,13 +124,13 @@ async def test_a_place_that_came_too_late_is_given_back() -> None:
 
     await work.enqueue_many([{}] * 3)
     await app.store.join(WorkerInfo("worker", "localhost", 1, ("default",)), lambda _: None)
-    jobs = [Guarded(claim, None) for claim in (await app.store.claim("worker", [Want("default", 3)])).jobs]
-    guard = app.limits._guard
-    assert await guard.admit([jobs[0]], 0) == {}
-    await guard.ended([jobs[0]])  # that was quick
-    assert await guard.admit([jobs[1]], 0) == {}
-    refusal = (await guard.admit([jobs[2]], 0))[jobs[2].claim.id]
-    coordinator = guard._coordinator()
+    jobs = [Candidate(claim, None) for claim in (await app.store.claim("worker", [Want("default", 3)])).jobs]
+    admission = app.limits._admission
+    assert await admission.admit([jobs[0]]) == {}
+    await admission.ended([jobs[0]])  # that was quick
+    assert await admission.admit([jobs[1]]) == {}
+    refusal = (await admission.admit([jobs[2]]))[jobs[2].claim.id]
+    coordinator = admission._coordinator()
     settle = coordinator.settle
 
     async def slow(wishes: Sequence[LimitRequest]) -> Decision:
@@ -139,5 +139,5 @@ async def test_a_place_that_came_too_late_is_given_back() -> None:
         return await settle(wishes)
 
     coordinator.settle = slow  # type: ignore[method-assign]
-    await guard.ended([jobs[1]])
+    await admission.ended([jobs[1]])
     assert [state.jobs for state in await app.limits.list()] == [()]

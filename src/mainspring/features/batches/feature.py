@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from mainspring.clock import Millis
 from mainspring.errors import BatchNotFound
+from mainspring.feature import Candidate, Feature, Refusal, refuse
 from mainspring.features.batches.api import COMING_IN_RECHECK, Batches
 from mainspring.features.dependencies.feature import wait_for
-from mainspring.guards import Guarded, Refusal, refuse
 from mainspring.job import Claim, Move
 
 
-class BatchGuard:
+class BatchesFeature(Feature):
     """Holds back the job that waits for a batch until the last member has finished."""
 
     option = "members_of"
@@ -20,7 +20,7 @@ class BatchGuard:
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
 
-    async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+    async def admit(self, jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
         del now
         refusals = [(job.claim.id, await self._refusal(job.claim)) for job in jobs]
         return {job_id: refusal for job_id, refusal in refusals if refusal is not None}
@@ -34,6 +34,3 @@ class BatchGuard:
             reason = "jobs of its batch are still coming in"
             return refuse(claim, Move.SUSPEND, delay=COMING_IN_RECHECK, blocked=True, reason=reason)
         return None if awaited is None else wait_for(claim, awaited)
-
-    async def ended(self, jobs: Sequence[Guarded]) -> None:
-        """Do nothing: this guard hands nothing out."""

@@ -6,22 +6,22 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from mainspring.clock import Millis
+from mainspring.feature import Candidate, Feature, Recheck, Refusal, refuse
 from mainspring.features.breakers.api import Admission, Breakers, key_of, reason_of
 from mainspring.features.breakers.options import OPTION
 from mainspring.features.breakers.rules import Phase
-from mainspring.guards import Guarded, Recheck, Refusal, refuse
 from mainspring.job import Claim, Move
 
 
-class BreakerGuard:
-    """The guard of tasks that declare a breaker: their jobs do not start while it is open."""
+class BreakerFeature(Feature):
+    """Holds back tasks that declare a breaker: their jobs do not start while it is open."""
 
     option = OPTION
 
     def __init__(self, breakers: Breakers) -> None:
         self._breakers = breakers
 
-    async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+    async def admit(self, jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
         del now
         refused: dict[str, Refusal] = {}
         for name in dict.fromkeys(job.option for job in jobs):
@@ -30,7 +30,7 @@ class BreakerGuard:
             refused |= self._refuse(name, [claim for claim in ours if claim.id not in admission.granted], admission)
         return refused
 
-    async def recheck(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+    async def recheck(self, jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
         """Refuse jobs whose breaker has opened since they were admitted."""
         del now
         refused: dict[str, Refusal] = {}
@@ -40,7 +40,7 @@ class BreakerGuard:
             refused |= self._refuse(name, ours, admission)
         return refused
 
-    def permits(self, job: Guarded) -> bool:
+    def permits(self, job: Candidate) -> bool:
         return self._breakers.permits(job.option, job.claim.id)
 
     def _refuse(self, name: str, claims: Sequence[Claim], admission: Admission) -> dict[str, Refusal]:
@@ -56,11 +56,11 @@ class BreakerGuard:
     async def _is_closed(self, name: str) -> bool:
         return (await self._breakers.get(name)).phase is Phase.CLOSED
 
-    async def ended(self, jobs: Sequence[Guarded]) -> None:
+    async def ended(self, jobs: Sequence[Candidate]) -> None:
         for job in jobs:
             await self._breakers.note(job.option, job.claim.id, well=self._verdict(job))
 
-    def _verdict(self, job: Guarded) -> bool | None:
+    def _verdict(self, job: Candidate) -> bool | None:
         if job.ending is None or job.ending.outcome.move not in {Move.DONE, Move.RETRY, Move.DEAD}:
             return None
         if job.ending.error is None and job.ending.outcome.move is not Move.DONE:

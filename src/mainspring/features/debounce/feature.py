@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mainspring.clock import Millis
+from mainspring.feature import Candidate, Enqueue, Feature, Refusal, refuse
 from mainspring.features.debounce.options import OPTION, Debounce
 from mainspring.features.debounce.storage import KEY_RETENTION, Newest, due, key_of, write_newest
 from mainspring.features.resumption import goes_on
-from mainspring.guards import Guarded, Refusal, refuse
 from mainspring.job import Inserted, Move, NewJob, Status
-from mainspring.pipeline import Enqueue, Pipeline
+from mainspring.pipeline import Pipeline
 from mainspring.services import Services
 from mainspring.stores.documents import Bundle, By, Document, Key, Write
 from mainspring.stores.protocol import Action, Edit, Filter
@@ -23,7 +23,7 @@ from mainspring.stores.protocol import Action, Edit, Filter
 BY = By("mainspring", audited=False)
 
 
-class NewestOnly:
+class NewestOnly(Feature):
     """Lets only the newest job of a key run."""
 
     option = OPTION
@@ -82,7 +82,7 @@ class NewestOnly:
 
     # -- between claim and start --------------------------------------------------------------------
 
-    async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+    async def admit(self, jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
         """Refuse a job that had its turn before, if there is a newer one of its key."""
         del now
         again = [job for job in jobs if job.claim.token > 1]
@@ -97,6 +97,3 @@ class NewestOnly:
             if other != claim.id and not await goes_on(self._services.store, claim):
                 refused[claim.id] = refuse(claim, Move.CANCEL, reason=f"replaced by the newer job {other}")
         return refused
-
-    async def ended(self, jobs: Sequence[Guarded]) -> None:
-        """Do nothing: this guard hands nothing out."""

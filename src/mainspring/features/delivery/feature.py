@@ -12,10 +12,9 @@ from typing import Any
 
 from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.errors import InvalidPerson
+from mainspring.feature import Candidate, Enqueue, Feature, Refusal, refuse
 from mainspring.features.delivery.options import OPTION, AnyWindow, LocalHours, PersonWindow, Window, window_of
-from mainspring.guards import Guarded, Refusal, refuse
 from mainspring.job import Claim, Job, Move, NewJob
-from mainspring.pipeline import Enqueue
 from mainspring.services import Services
 from mainspring.stored_options import options_of, with_options
 
@@ -26,7 +25,7 @@ HoursOfPeople = Callable[[set[str]], Awaitable[Mapping[str, LocalHours | Invalid
 """Returns the hours of people who have quiet hours; InvalidPerson if only a newer version can read the person."""
 
 
-class Delivery:
+class Delivery(Feature):
     """Moves jobs into their delivery hours, when they are enqueued and when they are claimed outside of them."""
 
     option = OPTION
@@ -84,7 +83,7 @@ class Delivery:
 
     # -- between claim and start --------------------------------------------------------------------
 
-    async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+    async def admit(self, jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
         claims = [job.claim for job in jobs]
         local = await self._hours((self._window(job.claim.task, job.option), job.claim) for job in jobs)
         refused: dict[str, Refusal] = {}
@@ -96,18 +95,10 @@ class Delivery:
                 refused[claim.id] = put_off(claim, opening, now, hours)
         return refused
 
-    async def recheck(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+    async def recheck(self, jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
         """Refuse jobs whose window has closed since. The hours of people, read at the claim, are not read again."""
         fixed = [job for job in jobs if isinstance(self._window(job.claim.task, job.option), Window)]
         return await self.admit(fixed, now) if fixed else {}
-
-    def permits(self, job: Guarded) -> bool:
-        """Return True: waiting for a thread takes too little time to matter."""
-        del job
-        return True
-
-    async def ended(self, jobs: Sequence[Guarded]) -> None:
-        """Do nothing: this guard hands nothing out."""
 
 
 def move(job: NewJob, hours: LocalHours, now: Millis) -> NewJob:

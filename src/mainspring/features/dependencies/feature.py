@@ -12,17 +12,16 @@ from dataclasses import replace
 
 from mainspring.clock import Millis
 from mainspring.errors import ConfigurationError, JobNotFound
+from mainspring.feature import Candidate, Enqueue, Feature, Refusal, refuse
 from mainspring.features.dependencies.options import OPTION, named_by
-from mainspring.guards import Guarded, Refusal, refuse
 from mainspring.job import Claim, Job, Move, NewJob, Status, end_of
-from mainspring.pipeline import Enqueue
 from mainspring.services import Services
 
 FIRST_LOOK: Millis = 60_000  # the first time that a job checks by itself, if it was not woken
 LONGEST_LOOK: Millis = 3_600_000  # the longest time between two such checks
 
 
-class Dependencies:
+class Dependencies(Feature):
     """Suspends jobs that come after others, when they are enqueued and when they are claimed too early."""
 
     option = OPTION
@@ -65,14 +64,14 @@ class Dependencies:
 
     # -- between claim and start --------------------------------------------------------------------
 
-    async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+    async def admit(self, jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
         del now
         wanted = list(dict.fromkeys(job_id for job in jobs for job_id in job.option["jobs"]))
         found = {job.id: job for job in await self._services.store.get(wanted)}
         refusals = {job.claim.id: self._refusal(job, found) for job in jobs}
         return {job_id: refusal for job_id, refusal in refusals.items() if refusal is not None}
 
-    def _refusal(self, job: Guarded, found: Mapping[str, Job]) -> Refusal | None:
+    def _refusal(self, job: Candidate, found: Mapping[str, Job]) -> Refusal | None:
         """Return why the job may not start; None if all the others have finished, or are gone by now."""
         others = [found[job_id] for job_id in job.option["jobs"] if job_id in found]
         failed = next((other for other in others if other.finished and other.status is not Status.COMPLETED), None)
@@ -80,9 +79,6 @@ class Dependencies:
             return refuse(job.claim, Move.CANCEL, reason=f"job {failed.id}, which comes before, is {failed.status}")
         last = next((other for other in reversed(others) if not other.finished), None)
         return None if last is None else wait_for(job.claim, last.id)
-
-    async def ended(self, jobs: Sequence[Guarded]) -> None:
-        """Do nothing: this guard hands nothing out."""
 
 
 def named_outside(jobs: Sequence[NewJob]) -> list[str]:

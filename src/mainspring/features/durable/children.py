@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any, Generic, TypeGuard, TypeVar
 
 from mainspring.errors import Failure, JobFailed, StepsChanged
+from mainspring.feature import Enqueue
 from mainspring.features.durable.journal import Asked
 from mainspring.features.durable.run import DurableRun
 from mainspring.features.durable.suspension import Wait, next_look
 from mainspring.job import Job, NewJob, Status, end_of
-from mainspring.pipeline import Enqueue
 from mainspring.stored_options import with_options
 
 R_co = TypeVar("R_co", covariant=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mainspring.clock import Millis
+from mainspring.feature import Candidate, Feature, Refusal, refuse
 from mainspring.features.durable.cancel_children import reason_of
-from mainspring.guards import Guarded, Refusal, refuse
 from mainspring.job import Move, Status
 from mainspring.services import Services
 
 
-class ParentGuard:
+class Children(Feature):
     """Cancels a claimed job whose parent was cancelled, before it starts."""
 
     option = "parent"
@@ -19,7 +19,7 @@ class ParentGuard:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+    async def admit(self, jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
         del now
         bound = {job.claim.id: job for job in jobs if job.option["cancel"]}
         if not bound:
@@ -31,6 +31,3 @@ class ParentGuard:
             for job_id, job in bound.items()
             if job.option["id"] in cancelled
         }
-
-    async def ended(self, jobs: Sequence[Guarded]) -> None:
-        """Do nothing: `admit` takes nothing that would have to be given back."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mainspring.clock import Millis
-from mainspring.guards import Recheck
+from mainspring.feature import Recheck
 from mainspring.job import UNTIL_WOKEN, Step
 
 MINUTE: Millis = 60_000

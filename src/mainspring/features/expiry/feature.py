@@ -6,22 +6,22 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from mainspring.clock import Millis, to_datetime
+from mainspring.feature import Candidate, Feature, Refusal, refuse
 from mainspring.features.expiry.options import OPTION, of_claim
 from mainspring.features.resumption import goes_on, was_tried
-from mainspring.guards import Guarded, Refusal, refuse
 from mainspring.job import Move
 from mainspring.services import Services
 
 
-class Expiry:
-    """The guard that cancels jobs which were not started in time."""
+class Expiry(Feature):
+    """Cancels jobs that were not started in time."""
 
     option = OPTION
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+    async def admit(self, jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
         ends = [(job.claim, of_claim(job.claim, job.option)) for job in jobs]
         late = [(claim, end) for claim, end in ends if now > end and not was_tried(claim)]
         kept = await asyncio.gather(*(goes_on(self._services.store, claim) for claim, _ in late))
@@ -31,17 +31,9 @@ class Expiry:
             if not keep
         }
 
-    async def recheck(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+    async def recheck(self, jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
         """Refuse jobs that have expired while they waited in the worker, say in a chunk."""
         return await self.admit(jobs, now)
-
-    def permits(self, job: Guarded) -> bool:
-        """Return True: waiting for a thread takes too little time to matter."""
-        del job
-        return True
-
-    async def ended(self, jobs: Sequence[Guarded]) -> None:
-        """Do nothing: this guard hands nothing out."""
 
 
 def shown(moment: Millis) -> str:

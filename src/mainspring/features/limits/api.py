@@ -7,12 +7,13 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from mainspring.clock import Millis, to_datetime
 from mainspring.errors import ConfigurationError, InvalidPayload
-from mainspring.features.limits.feature import LimitGuard
+from mainspring.feature import Candidate, Enqueue, Feature, Features, Refusal
+from mainspring.features.limits.admission import LimitAdmission
 from mainspring.features.limits.options import (
     COLLECTION,
     AnyLimit,
@@ -26,9 +27,7 @@ from mainspring.features.limits.options import (
 )
 from mainspring.features.limits.state import Bucket, State, Turns
 from mainspring.features.limits.storage import states_in
-from mainspring.guards import Guards
 from mainspring.job import Claim, NewJob, Status
-from mainspring.pipeline import Enqueue
 from mainspring.services import Services
 from mainspring.stores.documents import Key, Listing
 from mainspring.stores.protocol import Filter
@@ -60,16 +59,20 @@ class LimitState:
         return len(self.jobs) + self.called
 
 
-class Limits:
-    """All limits of an application: `app.limits`."""
+class Limits(Feature):
+    """All limits of an application: `app.limits`. They become one of its features when the first one is declared."""
 
-    def __init__(self, services: Services, guards: Guards) -> None:
+    option = "limits"
+
+    def __init__(self, services: Services, features: Features) -> None:
         self._services = services
-        self._guards = guards
+        self._features = features
+        self._admission = LimitAdmission(services, self.tickets)
         self._of_task: dict[str, Declared] = {}
         self._of_queue: dict[str, Declared] = {}
         self._fair: dict[str, Declared] = {}
         self._whole: dict[tuple[str, str], tuple[Ticket, ...]] = {}  # by task and queue; empty if not only plain rates
+        self._is_used = False  # whether any limit is declared
         self.keyed = False  # whether any limit has keys
 
     # -- declaring ------------------------------------------------------------------------------
@@ -103,14 +106,10 @@ class Limits:
                     raise ConfigurationError(msg)
         self._whole.clear()
         self.keyed = self.keyed or any(limit.key is not None for limit in made)
-        self._guard  # noqa: B018 - creates the guard: from now on jobs must pass it
+        if not self._is_used:
+            self._is_used = True
+            self._features.add(self)
         return made
-
-    @cached_property
-    def _guard(self) -> LimitGuard:
-        guard = LimitGuard(self._services, self.tickets)
-        self._guards.add(guard, self.concern, self._pass_at_once, guard.settled)
-        return guard
 
     # -- enqueuing fairly -----------------------------------------------------------------------
 
@@ -119,7 +118,7 @@ class Limits:
         return task in self._fair
 
     async def prepare(self, enqueue: Enqueue) -> None:
-        """Make only the next jobs of fair tasks ready. Jobs for later pass the guard when they are due.
+        """Make only the next jobs of fair tasks ready. Jobs for later are admitted when they are due.
 
         So do those in a transaction of the caller, as nobody knows when it commits.
         """
@@ -131,7 +130,7 @@ class Limits:
         for job in enqueue.jobs:
             if job.task in self._fair and (job.run_at or now) <= now and not job.delay and job.waits_for is None:
                 groups.setdefault(self._turn(job.task, job.payload), []).append(job)
-        await self._guard.enter(groups)
+        await self._admission.enter(groups)
         enqueue.afterwards.append(partial(self._entered, groups))
 
     async def _entered(self, groups: Mapping[Ticket, Sequence[NewJob]], created: Collection[str]) -> None:
@@ -139,7 +138,7 @@ class Limits:
         lined_up = [ticket for ticket, own in groups.items() if own[-1].waits_for is not None]
         ready = {ticket: [job for job in own if job.waits_for is None] for ticket, own in groups.items()}
         absent = {ticket: sum(job.id not in created for job in own) for ticket, own in ready.items()}
-        await self._guard.entered(lined_up, absent)
+        await self._admission.entered(lined_up, absent)
 
     def _turn(self, task: str, payload: str) -> Ticket:
         (fair,) = self._fair[task]
@@ -173,10 +172,20 @@ class Limits:
 
     # -- what a job needs -----------------------------------------------------------------------
 
-    def concern(self, claim: Claim) -> bool:
+    def concerns(self, claim: Claim) -> bool:
         return claim.task in self._of_task or claim.queue in self._of_queue
 
-    def _pass_at_once(self, claims: Sequence[Claim]) -> list[Claim]:
+    async def admit(self, jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
+        del now
+        return await self._admission.admit(jobs)
+
+    async def ended(self, jobs: Sequence[Candidate]) -> None:
+        await self._admission.ended(jobs)
+
+    async def settled(self) -> None:
+        await self._admission.settled()
+
+    def pass_at_once(self, claims: list[Claim]) -> list[Claim]:
         """Return the jobs that did not pass. One with only rates and no keys passes if the cache has tokens."""
         kinds: dict[tuple[str, str], list[Claim]] = {}
         for claim in claims:
@@ -184,7 +193,7 @@ class Limits:
         left: list[Claim] = []
         for kind, own in kinds.items():
             tickets = self._only_rates(*kind)
-            left += own[self._guard.admit_at_once(tickets, len(own)) if tickets else 0 :]
+            left += own[self._admission.admit_at_once(tickets, len(own)) if tickets else 0 :]
         return left
 
     def _only_rates(self, task: str, queue: str) -> tuple[Ticket, ...]:

@@ -1,4 +1,4 @@
-"""The guard that lets claimed jobs start as their limits allow."""
+"""Lets claimed jobs start as their limits allow."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from dataclasses import replace
 from functools import partial
 from weakref import WeakKeyDictionary, ref
 
-from mainspring.clock import Millis
 from mainspring.errors import Failure, InvalidPayload
+from mainspring.feature import Candidate, Recheck, Refusal, refuse
 from mainspring.features.limits.coordinator import LimitCoordinator
 from mainspring.features.limits.options import Fair, Rate, Ticket
 from mainspring.features.limits.rules import Acquire, Admit, LimitRequest, Refund, Release, Wait
 from mainspring.features.limits.standby import Standbys, limits_of
 from mainspring.features.limits.token_cache import most_drawn
-from mainspring.guards import Guarded, Recheck, Refusal, refuse
 from mainspring.job import UNTIL_WOKEN, Claim, Move, NewJob
 from mainspring.services import Services
 from mainspring.stored_options import with_options
@@ -25,10 +24,8 @@ from mainspring.stored_options import with_options
 Asking = tuple[Claim, Acquire, Release]
 
 
-class LimitGuard:
+class LimitAdmission:
     """Asks the coordinator of the running event loop for what claimed jobs need."""
-
-    option = "limits"
 
     def __init__(self, services: Services, tickets: Callable[[Claim], tuple[Ticket, ...]]) -> None:
         self._services = services
@@ -38,9 +35,8 @@ class LimitGuard:
         self._latest: tuple[Callable[[], object], LimitCoordinator | None] = ((lambda: None), None)
         self._inside: dict[tuple[str, int], tuple[Release, float]] = {}  # run -> what it gives back, and its start
 
-    async def admit(self, jobs: Sequence[Guarded], now: Millis) -> Mapping[str, Refusal]:
+    async def admit(self, jobs: Sequence[Candidate]) -> Mapping[str, Refusal]:
         """Find out now what each job needs, by today's limits and payload, not by those of its enqueue."""
-        del now
         coordinator, asks, refusals = self._coordinator(), list[Asking](), dict[str, Refusal]()
         for job in jobs:
             try:
@@ -126,7 +122,7 @@ class LimitGuard:
         if wishes:
             await self._coordinator().settle(wishes)
 
-    async def ended(self, jobs: Sequence[Guarded]) -> None:
+    async def ended(self, jobs: Sequence[Candidate]) -> None:
         runs = [(job.claim.id, job.claim.token) for job in jobs]
         leaves = [self._inside[run][0] for run in runs if run in self._inside]
         if leaves:
@@ -179,7 +175,7 @@ def mark(jobs: Iterable[NewJob], key: str) -> None:
         job.options = with_options(job, limits=key).options
 
 
-def wishes_of(job: Guarded, tickets: tuple[Ticket, ...]) -> tuple[Acquire, Release]:
+def wishes_of(job: Candidate, tickets: tuple[Ticket, ...]) -> tuple[Acquire, Release]:
     """Return what the job asks for and gives back. If it was claimed before, its turn may have gone to another job."""
     run = job.claim.id, job.claim.token
     fresh = job.option is not None and job.claim.token == 1
