@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from mainspring import (
     Context,
     Debounce,
-    Every,
+    Interval,
     Limit,
     Mainspring,
     Person,
@@ -123,8 +123,8 @@ def test_an_option_that_cannot_be_kept_is_refused_before_anything_is_enqueued(op
         lambda: Snooze(1e300),
         lambda: Snooze(NAN),
         lambda: Retention(completed=NAN),
-        lambda: Every(timedelta.max),
-        lambda: Every("1h", anchor=LATE),
+        lambda: Interval(timedelta.max),
+        lambda: Interval("1h", anchor=LATE),
         lambda: Schedule("@daily", start=LATE),
         lambda: Schedule("@daily", end=EARLY),
         lambda: Schedule("@daily", start=datetime.min),  # noqa: DTZ901 - a wall time

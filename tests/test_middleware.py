@@ -18,7 +18,7 @@ from mainspring import (
     Context,
     Discard,
     EnqueueCall,
-    Every,
+    Interval,
     Item,
     Mainspring,
     Retry,
@@ -505,7 +505,7 @@ async def test_what_a_handler_enqueues_is_wrapped_in_its_own_context(app: Mainsp
 async def test_jobs_of_schedules_are_not_wrapped_but_keep_headers_of_their_own(app: Mainspring) -> None:
     calls = with_tenant(app)
 
-    @app.every(Every("1h"))
+    @app.every(Interval("1h"))
     async def hourly() -> None: ...
 
     @app.task()

@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from mainspring.clock import check_moment, delay_of, duration, to_millis
 from mainspring.errors import (
@@ -36,6 +36,16 @@ ALLOWED = {
     Action.EDIT: "only waiting jobs can be edited or moved; to edit a finished job, pause its queue and retry it first",
     Action.DELETE: "cancel it first",
 }
+
+
+class BulkOptions(TypedDict, total=False):
+    """The options of a change by filter."""
+
+    reason: str  # for the audit log
+    actor: str | None  # for the audit log; default: the account and machine of this process
+    dry_run: bool  # only count
+    on_progress: Callable[[int], None]  # called with the number of jobs changed so far
+    operation: str | None  # several changes with one id share one audit entry
 
 
 class Jobs:
@@ -191,17 +201,17 @@ class Jobs:
 
     # -- many ---------------------------------------------------------------------------------
 
-    async def cancel_where(self, where: Filter, **options: Any) -> ChangeResult:
+    async def cancel_where(self, where: Filter, **options: Unpack[BulkOptions]) -> ChangeResult:
         """Cancel every job that matches the filter; with `dry_run=True` only count them."""
         return await self._change_many(Action.CANCEL, where, **options)
 
-    async def retry_where(self, where: Filter, **options: Any) -> ChangeResult:
+    async def retry_where(self, where: Filter, **options: Unpack[BulkOptions]) -> ChangeResult:
         return await self._change_many(Action.RETRY, where, **options)
 
-    async def delete_where(self, where: Filter, **options: Any) -> ChangeResult:
+    async def delete_where(self, where: Filter, **options: Unpack[BulkOptions]) -> ChangeResult:
         return await self._change_many(Action.DELETE, where, **options)
 
-    async def purge_dead(self, older_than: timedelta, **options: Any) -> ChangeResult:
+    async def purge_dead(self, older_than: timedelta, **options: Unpack[BulkOptions]) -> ChangeResult:
         """Delete jobs that became dead letters longer ago than this."""
         moment = self.services.now() - timedelta(milliseconds=duration(older_than))
         return await self.delete_where(replace(self.dead(), finished_before=moment), **options)

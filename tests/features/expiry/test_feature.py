@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import Debounce, Every, Mainspring, Snooze, Status
+from mainspring import Debounce, Interval, Mainspring, Snooze, Status
 from mainspring.errors import ConfigurationError
 from mainspring.job import Save, Step
 from mainspring.stores.protocol import Want
@@ -148,7 +148,7 @@ async def test_with_others_before_it_it_counts_from_their_end(
 
 
 async def test_each_fire_of_a_schedule_has_its_own_time(app: Mainspring, kit: Kit) -> None:
-    await app.schedules.put("codes", Every("10m"), app.tasks["code"].prepare())
+    await app.schedules.put("codes", Interval("10m"), app.tasks["code"].prepare())
     await kit.time.advance(hours=1)
     assert app.ran == 6  # type: ignore[attr-defined]
 

@@ -14,7 +14,7 @@ from mainspring.context import Scheduled
 from mainspring.errors import ConfigurationError, InvalidSchedule, ScheduleNotFound
 from mainspring.events import ScheduleFired, ScheduleSkipped
 from mainspring.features.schedules.ledger import PAST_HALTS, Became, Entry, past_halts
-from mainspring.features.schedules.rules import Every, Misfire, Schedule
+from mainspring.features.schedules.rules import Interval, Misfire, Schedule
 from mainspring.job import Status
 from mainspring.stores.documents import Listing
 from mainspring.task import Task
@@ -100,13 +100,13 @@ async def test_a_schedule_that_is_put_as_data(app: Mainspring, kit: Kit, runs: N
 @pytest.mark.parametrize(
     "rule",
     [
-        Every("10m", anchor=datetime(2026, 1, 1, 0, 0, 0, 123_456, tzinfo=UTC)),
-        Every(10 / 3),
-        Every(timedelta(seconds=1, microseconds=1), anchor=datetime(2026, 1, 1, 0, 0, 0, 999, tzinfo=UTC)),
+        Interval("10m", anchor=datetime(2026, 1, 1, 0, 0, 0, 123_456, tzinfo=UTC)),
+        Interval(10 / 3),
+        Interval(timedelta(seconds=1, microseconds=1), anchor=datetime(2026, 1, 1, 0, 0, 0, 999, tzinfo=UTC)),
     ],
     ids=["anchor", "third", "both"],
 )
-async def test_parts_of_a_millisecond_are_waited_for(app: Mainspring, kit: Kit, rule: Every) -> None:
+async def test_parts_of_a_millisecond_are_waited_for(app: Mainspring, kit: Kit, rule: Interval) -> None:
     """A store keeps whole milliseconds: the first that is not before the occurrence."""
     seen: list[tuple[datetime, datetime]] = []
 

@@ -14,7 +14,7 @@ import pytest
 
 from mainspring import Mainspring
 from mainspring.errors import ConfigurationError
-from mainspring.features.schedules.rules import PACKAGED, Every, Schedule, tzdata_version
+from mainspring.features.schedules.rules import PACKAGED, Interval, Schedule, tzdata_version
 from mainspring.features.schedules.storage import StoredSchedule
 from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.sqlite import MemoryStore, SqliteStore
@@ -55,7 +55,7 @@ async def test_many_schedulers_fire_each_occurrence_once(make: Make, clock: Manu
     async with apps(make, 5) as several:
         first = several[0]
         for number in range(4):
-            await first.schedules.put(f"s{number}", Every("1m"), job_of(first))
+            await first.schedules.put(f"s{number}", Interval("1m"), job_of(first))
         for _ in range(10):
             clock.advance(60)
             await asyncio.gather(*(app.runtime.timers.run_due() for app in several))
@@ -79,7 +79,7 @@ async def test_many_workers_that_start_at_once_declare_a_schedule_once(make: Mak
 
 async def test_a_change_and_a_fire_at_once_are_both_done(make: Make, clock: ManualClock) -> None:
     async with apps(make, 2) as (one, other):
-        await one.schedules.put("a", Every("1m"), job_of(one))
+        await one.schedules.put("a", Interval("1m"), job_of(one))
         for _ in range(5):
             clock.advance(60)
             await asyncio.gather(one.runtime.timers.run_due(), other.schedules.pause("a", until=one.now()))
@@ -91,7 +91,7 @@ async def test_a_change_and_a_fire_at_once_are_both_done(make: Make, clock: Manu
 
 async def test_a_fire_just_before_a_deletion_stays_in_the_ledger(make: Make, clock: ManualClock) -> None:
     async with apps(make, 2) as (one, other):
-        await one.schedules.put("a", Every("1m"), job_of(one))
+        await one.schedules.put("a", Interval("1m"), job_of(one))
         clock.advance(60)
         write = one.store.write
         calls: list[Any] = []
@@ -128,7 +128,7 @@ async def test_a_worker_fires_schedules_on_time(tmp_path: Path) -> None:
 
     async with working(app, concurrency=1):
         await app.store.documents([])
-        await other.schedules.put("soon", Every("200ms"), ring.prepare())
+        await other.schedules.put("soon", Interval("200ms"), ring.prepare())
         await asyncio.wait_for(ran.wait(), 10)
     await other.close()
     await app.close()
@@ -234,7 +234,7 @@ async def test_an_unreadable_document_blocks_no_other(make: Make, clock: ManualC
     """Say, a newer version's."""
     async with apps(make) as (app,):
         await app.store.write([Bundle((Write(Key("schedules", "", "0"), '{"new": 1}', due_at=clock.now() - 1000),))])
-        await app.schedules.put("a", Every("1m"), job_of(app))
+        await app.schedules.put("a", Interval("1m"), job_of(app))
         clock.advance(60)
         next_at = await app.runtime.timers.run_due()
         assert next_at is not None

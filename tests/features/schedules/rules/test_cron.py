@@ -86,8 +86,8 @@ def test_what_matches(expression: str, wanted: list[str]) -> None:
         ("* * * * L", "the day of the week 'L' is not understood"),
         ("* 22-4 * * *", "ends before it begins; write 22-23,0-4"),
         ("* * * * FRI-MON", "write FRI-6,0-MON"),
-        ("*/90 * * * *", r"use Every\('90m'\)"),
-        ("* */24 * * *", r"use Every\('24h'\)"),
+        ("*/90 * * * *", r"use Interval\('90m'\)"),
+        ("* */24 * * *", r"use Interval\('24h'\)"),
         ("0-10/20 * * * *", "steps over all 11 values, so .* leave the step out, or make it at most 10"),
         ("0-10/11 * * * *", "steps over all 11 values"),
         ("0 8-17/12 * * *", "steps over all 10 values"),
@@ -103,7 +103,7 @@ def test_what_matches(expression: str, wanted: list[str]) -> None:
         ("0 0 31 4,6,9,11 *", "never fires"),
         ("0 0 L-30 2 *", "never fires"),
         ("@reboot", "there is no reboot"),
-        ("@every 5m", r"use Every\('5m'\)"),
+        ("@every 5m", r"use Interval\('5m'\)"),
     ],
 )  # fmt: skip
 def test_what_is_refused_and_why(expression: str, why: str) -> None:

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from mainspring.features.schedules.rules import (
     PACKAGED,
     Decision,
-    Every,
+    Interval,
     Misfire,
     Occurrence,
-    Pause,
     Reason,
     Schedule,
+    SchedulePause,
     Yearly,
     Zones,
 )
@@ -110,14 +110,14 @@ def test_a_fire_says_what_it_stands_for() -> None:
 
 
 def test_a_fire_stands_for_those_before_a_pause_too() -> None:
-    schedule = Schedule("0 * * * *", pause=Pause(hours(2), hours(4)))
+    schedule = Schedule("0 * * * *", pause=SchedulePause(hours(2), hours(4)))
     decision = schedule.decide(hours(-0.5), hours(5.5))
     assert (fired(decision), decision.fires[0].coalesced) == ([5], 3)
     assert dropped(decision) == [(Reason.COALESCED, 0, 1, 2), (Reason.PAUSED, 2, 3, 2), (Reason.COALESCED, 4, 4, 1)]
 
 
 def test_what_fell_into_a_pause_is_not_caught_up() -> None:
-    schedule = Schedule("0 * * * *", misfire=Misfire.all(), pause=Pause(hours(2), hours(4)))
+    schedule = Schedule("0 * * * *", misfire=Misfire.all(), pause=SchedulePause(hours(2), hours(4)))
     decision = schedule.decide(hours(0.5), hours(5.5))
     assert (fired(decision), dropped(decision)) == ([1, 4, 5], [(Reason.PAUSED, 2, 3, 2)])
 
@@ -139,7 +139,7 @@ def test_reasons_are_told_in_words() -> None:
 
 
 def test_an_interval_from_the_last_finish_fires_once_however_late() -> None:
-    schedule = Schedule(Every("1h", after="finish"), misfire=Misfire.skip())
+    schedule = Schedule(Interval("1h", after="finish"), misfire=Misfire.skip())
     decision = schedule.decide(hours(0), hours(50))
     assert (fired(decision), decision.drops, decision.next) == ([1], (), None)
     paused = schedule.paused(hours(40), hours(60)).decide(hours(0), hours(50))

@@ -15,7 +15,7 @@ from mainspring.features.schedules.rules import (
     BusinessCalendar,
     Cron,
     Daily,
-    Every,
+    Interval,
     Monthly,
     Once,
     RRule,
@@ -80,9 +80,9 @@ def cron(fields: tuple[str, ...]) -> Rule | None:
 
 
 rules = st.one_of(
-    st.builds(Every, intervals),
-    st.builds(Every, intervals, after=st.just("finish")),
-    st.builds(Every, intervals, anchor=st.datetimes(datetime(1990, 1, 1), timezones=st.just(UTC))),
+    st.builds(Interval, intervals),
+    st.builds(Interval, intervals, after=st.just("finish")),
+    st.builds(Interval, intervals, anchor=st.datetimes(datetime(1990, 1, 1), timezones=st.just(UTC))),
     st.builds(lambda at, counting, business: Daily(at, **counting, **business), times, counted, moved),
     st.builds(weekly, st.sets(st.integers(0, 6), min_size=1), times, counted, moved),
     st.builds(
@@ -133,8 +133,9 @@ def test_what_describes_a_schedule_is_read_back_with_its_zone_and_bounds(
 @pytest.mark.parametrize(
     "rule",
     [
-        Every("15m"), Every("90s"), Every("1h30m"), Every("10m", after="finish"), Every("1d"), Daily("09:00"),
-        Every("5m", anchor="2026-01-01T12:00Z"), Daily(["09:00", "17:30"], every=3, starting="2026-01-01"),
+        Interval("15m"), Interval("90s"), Interval("1h30m"), Interval("10m", after="finish"), Interval("1d"),
+        Daily("09:00"),
+        Interval("5m", anchor="2026-01-01T12:00Z"), Daily(["09:00", "17:30"], every=3, starting="2026-01-01"),
         Daily("09:00", starting="2026-01-01"), Daily("09:00", business=BusinessCalendar("GB", "ENG")),
         Weekly("mon-fri", "09:00"), Weekly("tue,thu", "09:00"), Weekly("fri", "16:00", every=2, starting="2026-01-02"),
         Monthly([1, 15], "09:00"), Monthly(31, "09:00", short="skip"), Monthly("2nd tue", "09:00"),
@@ -169,16 +170,16 @@ def test_what_words_do_not_say_follows_in_its_exact_form(rule: Rule, described: 
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("15m", Every("15m")),
-        ("1h30m", Every(5400)),
-        ("90 seconds", Every(90)),
-        ("every 15 minutes", Every("15m")),
-        ("every 1 hour and 30 minutes", Every("90m")),
-        ("every hour", Every("1h")),
-        ("every 10 minutes after finish", Every("10m", after="finish")),
+        ("15m", Interval("15m")),
+        ("1h30m", Interval(5400)),
+        ("90 seconds", Interval(90)),
+        ("every 15 minutes", Interval("15m")),
+        ("every 1 hour and 30 minutes", Interval("90m")),
+        ("every hour", Interval("1h")),
+        ("every 10 minutes after finish", Interval("10m", after="finish")),
         ("cron 0 9 * * *", Cron("0 9 * * *")),
         ("rrule FREQ=DAILY from 2026-01-01T09:00", RRule("FREQ=DAILY", "2026-01-01T09:00")),
-        (timedelta(minutes=15), Every("15m")),
+        (timedelta(minutes=15), Interval("15m")),
     ],
 )
 def test_more_ways_to_say_when(text: str | timedelta, rule: Rule) -> None:

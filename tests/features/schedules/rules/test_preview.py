@@ -6,7 +6,7 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mainspring.features.schedules.rules import Every, Schedule, Zones, compare_schedules, preview_schedule, remarks
+from mainspring.features.schedules.rules import Interval, Schedule, Zones, compare_schedules, preview_schedule, remarks
 from tests.features.schedules.rules.test_zones import ZONEINFO
 
 
@@ -60,7 +60,7 @@ def test_what_was_decided_is_left_out_and_what_is_overdue_comes_first() -> None:
 
 
 def test_an_interval_from_the_last_finish_is_shown_as_if_runs_took_no_time() -> None:
-    rows = preview_schedule(Schedule(Every("1h", after="finish")), at("2026-01-01T00:30"), 2)
+    rows = preview_schedule(Schedule(Interval("1h", after="finish")), at("2026-01-01T00:30"), 2)
     assert [f"{row.utc:%H:%M}" for row in rows] == ["01:30", "02:30"]
 
 

@@ -18,13 +18,13 @@ from mainspring.features.schedules.rules import (
     PACKAGED,
     Cron,
     Daily,
-    Every,
+    Interval,
     Monthly,
     Occurrence,
     Once,
-    Pause,
     RRule,
     Schedule,
+    SchedulePause,
     Weekly,
     Yearly,
     Zones,
@@ -157,7 +157,7 @@ RULES: list[Rule] = [
     Cron("30 2 * * *"),
     Cron("*/40 * * * *"),
     Cron("15 0,2,3 * * 0,6"),
-    Every("7h"),
+    Interval("7h"),
     Daily(["02:30", "00:00", "03:15"]),
     Weekly("sun", "02:00"),
     Monthly("last sun", "02:30"),
@@ -215,7 +215,7 @@ def test_start_is_within_and_end_is_not() -> None:
 
 
 def test_a_pause_is_left_out() -> None:
-    schedule = Schedule("0 9 * * *", pause=Pause(at("2026-07-02T00:00"), at("2026-07-04T09:00")))
+    schedule = Schedule("0 9 * * *", pause=SchedulePause(at("2026-07-02T00:00"), at("2026-07-04T09:00")))
     assert utc(schedule, "2026-07-01T00:00", "2026-07-05T00:00") == ["2026-07-01T09:00", "2026-07-04T09:00"]
     assert first(schedule, "2026-07-01T12:00").utc == at("2026-07-04T09:00")
     assert schedule.paused(at("2026-07-02T00:00")).next_after(at("2026-07-01T12:00")) is None
@@ -236,7 +236,7 @@ def test_jitter_is_the_same_everywhere_and_spread_out() -> None:
 
 
 def test_an_interval_from_the_last_finish() -> None:
-    schedule = Schedule(Every("10m", after="finish"))
+    schedule = Schedule(Interval("10m", after="finish"))
     assert first(schedule, "2026-07-01T12:03").utc == at("2026-07-01T12:13")
     assert first(schedule.paused(at("2026-07-01T12:00"), at("2026-07-02T00:00")), "2026-07-01T12:03").utc == at(
         "2026-07-02T00:00"
@@ -256,11 +256,11 @@ def test_an_interval_from_the_last_finish() -> None:
         (lambda: Schedule("0 9 * * *", jitter=timedelta(-1)), "from 0 to 100 years"),
         (lambda: Schedule("0 9 * * *", start="2026-02-01T00:00", end="2026-01-01T00:00"), "ends .* before it starts"),
         (lambda: Schedule("0 9 * * *").next_after(datetime(2026, 1, 1)), "has no offset"),
-        (lambda: Pause(at("2026-02-01T00:00"), at("2026-01-01T00:00")), "ends .* before it begins"),
-        (lambda: Every("50ms"), "shorter than"),
-        (lambda: Every("5 parsecs"), "is not a length of time"),
-        (lambda: Every("1h", anchor="2026-01-01T00:00"), "anchor: .* has no offset"),
-        (lambda: Every("1h", anchor=AUTUMN, after="finish"), "has none"),
+        (lambda: SchedulePause(at("2026-02-01T00:00"), at("2026-01-01T00:00")), "ends .* before it begins"),
+        (lambda: Interval("50ms"), "shorter than"),
+        (lambda: Interval("5 parsecs"), "is not a length of time"),
+        (lambda: Interval("1h", anchor="2026-01-01T00:00"), "anchor: .* has no offset"),
+        (lambda: Interval("1h", anchor=AUTUMN, after="finish"), "has none"),
     ],
 )  # fmt: skip
 def test_what_is_refused_and_why(make: Callable[[], object], why: str) -> None:

@@ -12,9 +12,9 @@ from mainspring.features.schedules.rules.calendar import Daily, Monthly, Once, W
 from mainspring.features.schedules.rules.cron import Cron
 from mainspring.features.schedules.rules.data import rule_from_data
 from mainspring.features.schedules.rules.decision import Decision, Drop, DueOccurrence, Reason
-from mainspring.features.schedules.rules.every import Every
+from mainspring.features.schedules.rules.interval import Interval
 from mainspring.features.schedules.rules.occurrence import Occurrence
-from mainspring.features.schedules.rules.policies import Misfire, Pause
+from mainspring.features.schedules.rules.policies import Misfire, SchedulePause
 from mainspring.features.schedules.rules.preview import Change, Row, compare_schedules, fires, preview_schedule, remarks
 from mainspring.features.schedules.rules.rrule import RRule
 from mainspring.features.schedules.rules.rule import Rule
@@ -31,12 +31,11 @@ __all__ = [
     "Decision",
     "Drop",
     "DueOccurrence",
-    "Every",
+    "Interval",
     "Misfire",
     "Monthly",
     "Occurrence",
     "Once",
-    "Pause",
     "Policies",
     "PoliciesInTimeZone",
     "RRule",
@@ -44,6 +43,7 @@ __all__ = [
     "Row",
     "Rule",
     "Schedule",
+    "SchedulePause",
     "Weekly",
     "Yearly",
     "Zone",

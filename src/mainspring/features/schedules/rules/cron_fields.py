@@ -82,7 +82,7 @@ def read_fields(expression: str) -> Fields:
 
 def _hint(nickname: str) -> str:
     if "every" in nickname:
-        return "; for a fixed interval use Every('5m')"
+        return "; for a fixed interval use Interval('5m')"
     return "; a schedule does not belong to one machine, so there is no reboot" if "reboot" in nickname else ""
 
 
@@ -170,7 +170,7 @@ class Reader:
         if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS or int(text) == 0:
             self._refuse(f"the step of the {label} {term!r} is not a number above 0")
         if int(text) >= size and int(text) > 1:
-            hint = f"; for an interval that long use Every('{text}{label[0]}')" if size in (60, 24) else ""
+            hint = f"; for an interval that long use Interval('{text}{label[0]}')" if size in (60, 24) else ""
             hint = (
                 hint or f"; leave the step out, or make it at most {size - 1}" if size > 1 else "; leave the step out"
             )

@@ -9,12 +9,14 @@ from typing import Any, TypeVar
 from mainspring.errors import InvalidSchedule, MissingExtra
 from mainspring.features.schedules.rules.calendar import Daily, Monthly, Once, Weekly, Yearly
 from mainspring.features.schedules.rules.cron import Cron
-from mainspring.features.schedules.rules.every import Every
+from mainspring.features.schedules.rules.interval import Interval
 from mainspring.features.schedules.rules.parse import did_you_mean
 from mainspring.features.schedules.rules.rrule import RRule
 from mainspring.features.schedules.rules.rule import Rule
 
-KINDS: dict[str, type[Rule]] = {rule.kind: rule for rule in (Cron, Every, Daily, Weekly, Monthly, Yearly, Once, RRule)}
+KINDS: dict[str, type[Rule]] = {
+    rule.kind: rule for rule in (Cron, Interval, Daily, Weekly, Monthly, Yearly, Once, RRule)
+}
 
 Built = TypeVar("Built")
 

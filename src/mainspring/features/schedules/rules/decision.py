@@ -10,7 +10,7 @@ from itertools import islice, pairwise
 
 from mainspring.features.schedules.rules.occurrence import Occurrence
 from mainspring.features.schedules.rules.parse import write_length
-from mainspring.features.schedules.rules.policies import LATE_AFTER, MAX_CAUGHT_UP, Misfire, Pause
+from mainspring.features.schedules.rules.policies import LATE_AFTER, MAX_CAUGHT_UP, Misfire, SchedulePause
 from mainspring.features.schedules.rules.timeline import TICK, Timeline
 
 MAX_COUNTED = MAX_CAUGHT_UP
@@ -71,7 +71,7 @@ class Stretch:
 
 
 def catch_up(
-    timeline: Timeline, misfire: Misfire, pauses: Sequence[Pause], first: Occurrence, now: datetime
+    timeline: Timeline, misfire: Misfire, pauses: Sequence[SchedulePause], first: Occurrence, now: datetime
 ) -> tuple[list[DueOccurrence], list[Drop]]:
     """Return which occurrences from `first` until now to fire, and which to drop."""
     fires: list[DueOccurrence] = []
@@ -92,7 +92,7 @@ def _with_coalesced(fires: list[DueOccurrence], drops: list[Drop]) -> list[DueOc
 
 
 def _stretches(
-    misfire: Misfire, pauses: Sequence[Pause], low: datetime, now: datetime
+    misfire: Misfire, pauses: Sequence[SchedulePause], low: datetime, now: datetime
 ) -> Iterator[tuple[Reason | None, datetime, datetime]]:
     """Yield the periods since the first occurrence, each with the reason to drop what is in it, or None to fire it."""
     high = now + TICK
@@ -106,7 +106,7 @@ def _stretches(
         yield _fate(misfire, pauses, start, now), start, end
 
 
-def _fate(misfire: Misfire, pauses: Sequence[Pause], start: datetime, now: datetime) -> Reason | None:
+def _fate(misfire: Misfire, pauses: Sequence[SchedulePause], start: datetime, now: datetime) -> Reason | None:
     if any(pause.covers(start) for pause in pauses):
         return Reason.PAUSED
     if misfire.grace is not None and start < now - misfire.grace:

@@ -9,7 +9,7 @@ from typing import Any
 
 from mainspring.features.schedules.rules.business import BusinessCalendar
 from mainspring.features.schedules.rules.calendar import Daily, Monthly, Once, Weekly, Yearly
-from mainspring.features.schedules.rules.every import Every
+from mainspring.features.schedules.rules.interval import Interval
 from mainspring.features.schedules.rules.parse import FULL_WEEKDAYS, calendar_date, local_time
 from mainspring.features.schedules.rules.rule import Rule
 from mainspring.features.schedules.rules.words import FULL_MONTHS
@@ -69,7 +69,7 @@ def _options(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _every(found: dict[str, Any]) -> Rule:
-    return Every(found["interval"], anchor=f"{found['anchor']}+00:00")
+    return Interval(found["interval"], anchor=f"{found['anchor']}+00:00")
 
 
 def _business_days(found: dict[str, Any]) -> Rule:
@@ -103,7 +103,7 @@ def _yearly(found: dict[str, Any]) -> Rule:
 
 READERS: dict[str, Callable[[dict[str, Any]], Rule]] = {
     r"every (?P<interval>.*), counted from (?P<anchor>[\d-]+ [\d:]+) UTC": _every,
-    r"(?P<interval>.*) after the last run has ended": lambda found: Every(found["interval"], after="finish"),
+    r"(?P<interval>.*) after the last run has ended": lambda found: Interval(found["interval"], after="finish"),
     rf"{TIMES} every (?:(?P<count>\d+) days|day){STARTING}{BUSINESS}": lambda found: Daily(**_options(found)),
     rf"{TIMES} every (?P<business>business day){CALENDAR}{STARTING}": _business_days,
     rf"{TIMES} (?:every |on |)(?P<days>{WEEKDAY_LIST})(?: every (?P<count>\d+) weeks)?{STARTING}{BUSINESS}": _weekly,

@@ -66,7 +66,7 @@ class Misfire:
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Pause:
+class SchedulePause:
     """Nothing fires from `since` until `until`, or until resumed. What was due in between is not caught up."""
 
     since: datetime

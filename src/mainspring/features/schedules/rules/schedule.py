@@ -13,10 +13,10 @@ from mainspring.errors import InvalidSchedule
 from mainspring.features.schedules.rules.data import build, rule_from_data
 from mainspring.features.schedules.rules.decision import Decision, DueOccurrence, catch_up
 from mainspring.features.schedules.rules.english import MOMENT, read_moment
-from mainspring.features.schedules.rules.every import Every
+from mainspring.features.schedules.rules.interval import Interval
 from mainspring.features.schedules.rules.occurrence import Occurrence
 from mainspring.features.schedules.rules.parse import Length, bound, choice, instant, length, write_length
-from mainspring.features.schedules.rules.policies import OVERLAPS, Misfire, Overlap, Pause, spread
+from mainspring.features.schedules.rules.policies import OVERLAPS, Misfire, Overlap, SchedulePause, spread
 from mainspring.features.schedules.rules.rule import Rule, fill
 from mainspring.features.schedules.rules.text import rule_from_text
 from mainspring.features.schedules.rules.timeline import TICK, Timeline
@@ -65,8 +65,8 @@ class Schedule:
     jitter: timedelta
     start: datetime | None
     end: datetime | None
-    pause: Pause | None
-    earlier: tuple[Pause, ...]  # past pauses that may still cover undecided occurrences
+    pause: SchedulePause | None
+    earlier: tuple[SchedulePause, ...]  # past pauses that may still cover undecided occurrences
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class Schedule:
         jitter: Length = NONE,
         start: datetime | str | None = None,
         end: datetime | str | None = None,
-        pause: Pause | None = None,
-        earlier: tuple[Pause, ...] = (),
+        pause: SchedulePause | None = None,
+        earlier: tuple[SchedulePause, ...] = (),
     ) -> None:
         rule, tz, start, end = _described(rule, tz, start, end)
         fill(
@@ -178,11 +178,11 @@ class Schedule:
                 continue
             if pause.until is None:
                 return None
-            back = self.rule.interval if isinstance(self.rule, Every) and self.rule.from_finish else TICK
+            back = self.rule.interval if isinstance(self.rule, Interval) and self.rule.from_finish else TICK
             found = line.after(pause.until - back)
         return found
 
-    def _pauses(self) -> tuple[Pause, ...]:
+    def _pauses(self) -> tuple[SchedulePause, ...]:
         return self.earlier if self.pause is None else (*self.earlier, self.pause)
 
     # -- changes --------------------------------------------------------------------------------------
@@ -190,11 +190,11 @@ class Schedule:
     def paused(self, since: datetime, until: datetime | None = None) -> Schedule:
         """Return this, paused. A current pause keeps its start; a past one is kept for what it covered."""
         if self.pause is None:
-            return dataclasses.replace(self, pause=Pause(since, until))
+            return dataclasses.replace(self, pause=SchedulePause(since, until))
         if self.pause.covers(since):
-            return dataclasses.replace(self, pause=Pause(self.pause.since, until))
+            return dataclasses.replace(self, pause=SchedulePause(self.pause.since, until))
         earlier = (*self.earlier, self.pause) if self.pause.since < since else self.earlier
-        return dataclasses.replace(self, pause=Pause(since, until), earlier=earlier)
+        return dataclasses.replace(self, pause=SchedulePause(since, until), earlier=earlier)
 
     def decided_until(self, utc: datetime) -> Schedule:
         """Return this without earlier pauses that ended by `utc`, as all they covered is decided."""
@@ -205,7 +205,7 @@ class Schedule:
         """Return this with the pause ended at `at`. The pause is kept, so that what it covered is not caught up."""
         if self.pause is None or (self.pause.until is not None and self.pause.until <= at):
             return self
-        return dataclasses.replace(self, pause=Pause(self.pause.since, max(at, self.pause.since)))
+        return dataclasses.replace(self, pause=SchedulePause(self.pause.since, max(at, self.pause.since)))
 
     # -- words and data -------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class Schedule:
         policies.
         """
         local = any(bound is not None and bound.tzinfo is None for bound in (self.start, self.end))
-        zoneless = isinstance(self.rule, Every) and not local  # then UTC need not be mentioned
+        zoneless = isinstance(self.rule, Interval) and not local  # then UTC need not be mentioned
         where = f", {self.tz} time" if self.tz != "UTC" else "" if zoneless else ", UTC"
         start = "" if self.start is None else f", from {self._moment(self.start)}"
         end = "" if self.end is None else f", until {self._moment(self.end)}"
@@ -285,7 +285,7 @@ def _rule(rule: object) -> Rule:
     if isinstance(rule, str):
         return rule_from_text(rule)
     if isinstance(rule, timedelta):
-        return Every(rule)
+        return Interval(rule)
     if isinstance(rule, Rule):
         return rule
     msg = (
@@ -295,8 +295,8 @@ def _rule(rule: object) -> Rule:
     raise InvalidSchedule(msg)
 
 
-def _pause(pause: object) -> Pause | None:
-    if pause is None or isinstance(pause, Pause):
+def _pause(pause: object) -> SchedulePause | None:
+    if pause is None or isinstance(pause, SchedulePause):
         return pause
     msg = f"pause: {pause!r} is not a Pause; use Pause(since, until)"
     raise InvalidSchedule(msg)
@@ -307,6 +307,6 @@ def _from_fields(rule: Any, misfire: Any = None, pause: Any = None, earlier: Any
     if misfire is not None:
         policies["misfire"] = build("misfire", Misfire, misfire, ["mode", "grace", "max"])
     if pause is not None:
-        policies["pause"] = build("pause", Pause, pause, ["since", "until"])
-    policies["earlier"] = tuple(build("pause", Pause, past, ["since", "until"]) for past in earlier)
+        policies["pause"] = build("pause", SchedulePause, pause, ["since", "until"])
+    policies["earlier"] = tuple(build("pause", SchedulePause, past, ["since", "until"]) for past in earlier)
     return Schedule(rule if isinstance(rule, str) else rule_from_data(rule), **others, **policies)

@@ -11,7 +11,7 @@ from mainspring.features.schedules.rules.calendar import Daily, Monthly, Once, W
 from mainspring.features.schedules.rules.cron import Cron
 from mainspring.features.schedules.rules.data import rule_from_data
 from mainspring.features.schedules.rules.english import read_words
-from mainspring.features.schedules.rules.every import Every
+from mainspring.features.schedules.rules.interval import Interval
 from mainspring.features.schedules.rules.parse import is_length
 from mainspring.features.schedules.rules.rrule import RRule
 from mainspring.features.schedules.rules.rule import Rule
@@ -38,7 +38,7 @@ def rule_from_text(text: str) -> Rule:
     read = READERS.get(word.lower())
     try:
         if is_length(text):
-            return Every(text)
+            return Interval(text)
         if (described := read_words(" ".join(text.split()))) is not None:
             return described
         if read is None:
@@ -74,7 +74,7 @@ def _data(rest: str) -> Rule:
 
 def _every(rest: str) -> Rule:
     interval, after, which = rest.partition(" after ")
-    return Every(interval, after=which.strip() if after else "start")
+    return Interval(interval, after=which.strip() if after else "start")
 
 
 def _daily(rest: str) -> Rule:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import MAXYEAR, UTC, datetime, timedelta
 from typing import Literal
 
-from mainspring.features.schedules.rules.every import MIN_INTERVAL, Every
+from mainspring.features.schedules.rules.interval import MIN_INTERVAL, Interval
 from mainspring.features.schedules.rules.occurrence import Occurrence
 from mainspring.features.schedules.rules.rule import Rule, WallRule
 from mainspring.features.schedules.rules.zones import SHADOW, Fold, Gap, Instant, Span, Zone
@@ -73,7 +73,7 @@ class Timeline:
         return found
 
     def _next(self, utc: datetime) -> Occurrence | None:
-        if isinstance(self.rule, Every):
+        if isinstance(self.rule, Interval):
             return self._of_interval(max(self.rule.next_after(utc), self.start or utc))
         assert isinstance(self.rule, WallRule)  # noqa: S101 - every rule is one of the two
         gap: Gap = "skip" if self.rule.continuous else self.gap

@@ -16,11 +16,11 @@ MIN_INTERVAL = timedelta(milliseconds=100)
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Every(Rule):
-    """Every("90s"), Every(timedelta(hours=2), anchor=...), Every("10m", after="finish").
+class Interval(Rule):
+    """Interval("90s"), Interval(timedelta(hours=2), anchor=...), Interval("10m", after="finish").
 
     after="start": fires at the anchor plus whole intervals, so that all processes agree, whenever they start. The
-    default anchor is 1970-01-01T00:00Z, so `Every("1h")` fires on the hour.
+    default anchor is 1970-01-01T00:00Z, so `Interval("1h")` fires on the hour.
     after="finish": fires one interval after the last run has ended. The next time is known only then.
     """
 
