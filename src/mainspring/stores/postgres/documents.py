@@ -58,9 +58,11 @@ SELECT {COLUMNS}, {{now}} FROM {{s}}.documents
 WHERE collection = %(collection)s AND due_at < {NEVER} AND expires_at > {{now}} ORDER BY due_at LIMIT %(limit)s
 """
 PRUNE = f"""
-DELETE FROM {{s}}.documents WHERE (collection, grp, id) IN (
+WITH gone AS MATERIALIZED ( -- as a plain subquery it may be evaluated several times, and then the limit does not hold
     SELECT collection, grp, id FROM {{s}}.documents WHERE expires_at <= {{now}} AND expires_at < {NEVER}
     ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
+DELETE FROM {{s}}.documents AS old USING gone
+WHERE old.collection = gone.collection AND old.grp = gone.grp AND old.id = gone.id
 """
 
 

@@ -197,8 +197,9 @@ SELECT id::text, queue, status FROM {s}.archive_short WHERE expires_at <= {now}
 ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 """
 FORGET_KEYS = """
-DELETE FROM {s}.dedupe WHERE (task, dedupe_key) IN (
+WITH gone AS MATERIALIZED ( -- see documents.PRUNE
     SELECT task, dedupe_key FROM {s}.dedupe WHERE expires_at <= {now} LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
+DELETE FROM {s}.dedupe AS old USING gone WHERE old.task = gone.task AND old.dedupe_key = gone.dedupe_key
 """
 FOLD_COUNTS = """
 WITH gone AS (DELETE FROM {s}.counts RETURNING queue, status, n)
