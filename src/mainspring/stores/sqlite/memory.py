@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -108,6 +109,8 @@ class MemoryDatabase:
         if self._connection is None:
             try:
                 self._connection = create_database()
+                # not __del__: if both are in a garbage cycle, the connection may be finalized first, and warns
+                weakref.finalize(self, self._connection.close).atexit = False
             except BaseException:
                 self._lock.release()
                 raise
@@ -119,10 +122,6 @@ class MemoryDatabase:
         self._lock.release()
         if isinstance(error, sqlite3.Error):
             raise explain(error, URL) from error
-
-    def __del__(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
 
     def pause(self, seconds: float) -> bool:
         """Let no thread use the database while the process forks: the child then gets a whole copy of it."""
