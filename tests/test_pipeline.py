@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from mainspring import Context, Fair, Mainspring, Occasion, Person, Window
 from mainspring.events import JobCreated, JobDeduplicated
-from mainspring.job import Job
+from mainspring.job import Job, Status
 from mainspring.testing import Kit, manual
 
 NIGHT = datetime(2026, 3, 1, 23, tzinfo=UTC)
@@ -155,3 +155,51 @@ async def test_an_occasion_keeps_the_hours_of_its_task() -> None:
         )
         await kit.time.advance_to(datetime(2026, 3, 2, 4, tzinfo=UTC))
         assert (await only_job(app)).run_at == MORNING
+
+
+async def test_job_created_tells_the_time_to_which_delivery_hours_moved_the_job() -> None:
+    app, told = sending(deliver=DAY), list[datetime | None]()
+
+    @app.on(JobCreated)
+    def note(event: JobCreated) -> None:
+        told.append(event.run_at)
+
+    async with manual(app, start=NIGHT) as kit:
+        await trigger(app, kit)
+        await app.runtime.bus.flush()
+        assert told == [MORNING]
+
+
+def nobody(_payload: object) -> str:
+    raise LookupError
+
+
+async def test_a_failing_feature_does_not_hold_up_schedules_that_are_due_with_it() -> None:
+    app, ran = sending(deliver=Window.of_person(nobody), queue="elsewhere"), list[int]()
+
+    @app.task
+    async def tick() -> None:
+        ran.append(1)
+
+    async with manual(app, start=NIGHT) as kit:
+        await app.schedules.put("bad", "5s", app.tasks["send"].prepare())
+        await app.schedules.put("good", "5s", tick.prepare())
+        await app.pause("elsewhere", wait=0)
+        await kit.time.advance(seconds=5)
+        assert ran == [1]
+        assert (await only_job(app)).run_at == NIGHT + timedelta(seconds=5)
+
+
+async def test_a_failing_feature_does_not_undo_the_run_that_a_follow_up_follows() -> None:
+    app = sending(deliver=Window.of_person(nobody), queue="elsewhere")
+
+    @app.task
+    async def parent(ctx: Context) -> None:
+        ctx.follow_up(app.tasks["send"].prepare())
+
+    handle = await parent.enqueue()
+    await app.worker(queues=["default"]).drain()
+    assert await handle.status() is Status.COMPLETED
+    assert (await only_job(app)).status is Status.PENDING
+    with pytest.raises(LookupError):  # the caller of an enqueue gets the error
+        await app.tasks["send"].enqueue()

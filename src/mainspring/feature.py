@@ -35,7 +35,7 @@ class Enqueue:
 
     jobs: list[NewJob]
     in_transaction: bool = False  # of the caller
-    are_checked: bool = True  # whether a job that comes after an unknown one is an error
+    has_caller: bool = True  # who gets an error; False: a run that has ended, or a timer, makes the jobs
     afterwards: list[Told] = field(default_factory=list)
 
 
@@ -132,6 +132,7 @@ class Features:
         self._features: dict[str, Feature] = {}
         self._choosing: dict[str, Feature] = {}  # those that choose jobs themselves
         self._rechecking: set[str] = set()
+        self._settling: list[Feature] = []
         self.at_enqueue: list[Feature] = []  # those that prepare jobs
 
     def add(self, feature: Feature) -> None:
@@ -141,6 +142,8 @@ class Features:
             self._choosing[feature.option] = feature
         if kind.recheck is not Feature.recheck:
             self._rechecking.add(feature.option)
+        if kind.settled is not Feature.settled:
+            self._settling.append(feature)
         if kind.prepare is not Feature.prepare:
             self.at_enqueue.append(feature)
 
@@ -202,7 +205,7 @@ class Features:
 
     async def settled(self) -> None:
         """Wait until no feature has an operation under way: after this, a stopping worker may close the store."""
-        for feature in self._features.values():
+        for feature in self._settling:
             await feature.settled()
 
     def _jobs_of_each(

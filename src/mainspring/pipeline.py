@@ -20,14 +20,18 @@ from itertools import islice
 from typing import Any
 
 from mainspring.clock import to_datetime
+from mainspring.errors import StoreError
 from mainspring.events import JobCreated, JobDeduplicated
-from mainspring.feature import Enqueue, Features
+from mainspring.feature import Enqueue, Feature, Features
 from mainspring.job import FreshJobs, Inserted, NewJob, Outcome, Status
+from mainspring.log import get_log
 from mainspring.portal import run_at_once
 from mainspring.services import Services
 from mainspring.stored_options import options_of
 from mainspring.stores.documents import Bundle
 from mainspring.stores.protocol import Immediate
+
+log = get_log("mainspring.enqueue")
 
 
 class Pipeline:
@@ -78,26 +82,20 @@ class Pipeline:
 
     async def write(self, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
         """Write documents, each bundle together with its jobs. None: a document had changed, so nothing was written."""
-        jobs = [job for bundle in bundles for job in bundle.jobs]
-        if not self.concerns(jobs):
+        enqueue = Enqueue([job for bundle in bundles for job in bundle.jobs], has_caller=False)
+        if self.concerns(enqueue.jobs):
+            await self._prepared(enqueue)
+            prepared = iter(enqueue.jobs)
+            bundles = [replace(bundle, jobs=tuple(islice(prepared, len(bundle.jobs)))) for bundle in bundles]
+        answers: list[list[Inserted] | None] = []
+        try:
             answers = await self._services.store.write(bundles)
-        else:
-            answers = await self._write_prepared(bundles, Enqueue(jobs, are_checked=False))
+        finally:
+            if enqueue.afterwards:
+                await tell(enqueue, {job.id for inserted in answers for job in inserted or () if job.created})
         if self._is_heard():
             for bundle, inserted in zip(bundles, answers, strict=True):
                 self.announce(bundle.jobs, inserted or [])
-        return answers
-
-    async def _write_prepared(self, bundles: Sequence[Bundle], enqueue: Enqueue) -> list[list[Inserted] | None]:
-        created: set[str] = set()
-        await self._prepared(enqueue)
-        try:
-            changed = iter(enqueue.jobs)
-            bundles = [replace(bundle, jobs=tuple(next(changed) for _ in bundle.jobs)) for bundle in bundles]
-            answers = await self._services.store.write(bundles)
-            created = {job.id for inserted in answers for job in inserted or () if job.created}
-        finally:
-            await tell(enqueue, created)
         return answers
 
     async def commit(
@@ -119,7 +117,7 @@ class Pipeline:
         following = [outcome for outcome in outcomes if outcome.follow_ups]
         if not following:
             return await self._services.store.ack(outcomes)
-        enqueue = Enqueue([job for outcome in following for job in outcome.follow_ups], are_checked=False)
+        enqueue = Enqueue([job for outcome in following for job in outcome.follow_ups], has_caller=False)
         await self._prepared(enqueue)
         prepared = iter(enqueue.jobs)
         for outcome in following:
@@ -147,8 +145,22 @@ class Pipeline:
         kinds = kinds_of(enqueue.jobs)
         for feature in self._features.at_enqueue:
             if any(feature.concerns_enqueue(*kind) for kind in kinds):
-                await feature.prepare(enqueue)
+                await self._prepare(feature, enqueue)
         return enqueue
+
+    async def _prepare(self, feature: Feature, enqueue: Enqueue) -> None:
+        """Let a feature prepare the jobs. An error is the caller's; without one, the feature decides at the claim.
+
+        One job whose key function fails must not hold up all schedules that are due with it, or undo a finished run.
+        """
+        try:
+            await feature.prepare(enqueue)
+        except StoreError:
+            raise
+        except Exception as error:
+            if enqueue.has_caller:
+                raise
+            log.warning("prepare_failed", feature=feature.option, error=f"{type(error).__name__}: {error}")
 
     def announce(self, jobs: Sequence[NewJob], inserted: Sequence[Inserted]) -> None:
         """Emit JobCreated or JobDeduplicated for jobs that the store has taken."""

@@ -11,6 +11,7 @@ from mainspring.clock import Millis, to_datetime
 from mainspring.errors import Failure
 from mainspring.job import UNTIL_WOKEN, Attempt, Counts, Job, Move, Priority, Status, Step, TimelineEntry
 from mainspring.stores.columns import JOB
+from mainspring.stores.engine.ack import Conclusion
 from mainspring.stores.engine.state import Place
 from mainspring.stores.protocol import DUE_CAP, Action, DueTask, Finding, Severity
 from mainspring.stores.records import Record
@@ -198,3 +199,20 @@ def or_never(moment: Millis | None) -> Millis:
 
 def none_if_never(moment: Millis) -> Millis | None:
     return None if moment >= NEVER else moment
+
+
+def archived_values(conclusion: Conclusion) -> tuple[Any, ...]:
+    """Return the columns that a run's end changes in the archive, in the order in which the statements name them."""
+    failure = conclusion.failure
+    return (
+        CODES[conclusion.status],
+        conclusion.attempts,
+        conclusion.crashes,
+        conclusion.started_at,
+        conclusion.finished_at,
+        conclusion.expires_at,
+        conclusion.reason,
+        failure.type if failure else None,
+        failure.message if failure else None,
+        conclusion.result,
+    )

@@ -42,9 +42,7 @@ class Dependencies(Feature):
         """
         if enqueue.in_transaction:
             return
-        found = (
-            await self.check(enqueue.jobs) if enqueue.are_checked else await self._found(named_outside(enqueue.jobs))
-        )
+        found = await self.check(enqueue.jobs) if enqueue.has_caller else await self._found(named_outside(enqueue.jobs))
         live = {job_id for job_id, job in found.items() if not job.finished}
         live.update(job.id for job in enqueue.jobs if job.dedupe_key is None)  # with a key, it may not be inserted
         enqueue.jobs = [suspended_until_last(job, live) for job in enqueue.jobs]

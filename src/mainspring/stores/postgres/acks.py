@@ -23,7 +23,7 @@ from mainspring.stores.postgres.insertion import insert_jobs
 from mainspring.stores.postgres.rows import LIVE_STATE, is_id, to_state
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.postgres.wakeups import wake_for_ends, watch
-from mainspring.stores.tables import CODES, RUNNING, STATUSES, count_moves
+from mainspring.stores.tables import CODES, RUNNING, STATUSES, archived_values, count_moves
 
 COMPLETE = """
 SELECT * FROM {s}.complete(%(ids)s::uuid[], %(tokens)s::bigint[], %(began)s::bigint[], %(results)s::text[], {now})
@@ -187,19 +187,7 @@ async def finish(transaction: Transaction, ended: Sequence[tuple[JobState, Concl
 
 def archived_row(job: JobState, conclusion: Conclusion) -> Row:
     """Return the values in the order of ENDED."""
-    return (
-        job.id,
-        CODES[conclusion.status],
-        conclusion.attempts,
-        conclusion.crashes,
-        conclusion.started_at,
-        conclusion.finished_at,
-        conclusion.expires_at,
-        conclusion.reason,
-        conclusion.failure.type if conclusion.failure else None,
-        conclusion.failure.message if conclusion.failure else None,
-        conclusion.result,
-    )
+    return job.id, *archived_values(conclusion)
 
 
 async def record(transaction: Transaction, runs: Sequence[tuple[str, Run]]) -> None:

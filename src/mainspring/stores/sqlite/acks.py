@@ -30,7 +30,7 @@ from mainspring.stores.sqlite.steps import put_steps
 from mainspring.stores.sqlite.values import in_values
 from mainspring.stores.sqlite.wakeups import call_ends, wake_if_ended
 from mainspring.stores.sqlite.writer import Transaction
-from mainspring.stores.tables import CODES, COMPLETED, NEVER, RUNNING, count_moves
+from mainspring.stores.tables import CODES, COMPLETED, NEVER, RUNNING, archived_values, count_moves
 
 HELD = f"""
 WITH outcome(job_id, job_token) AS (VALUES {{values}})
@@ -225,19 +225,7 @@ def finish(transaction: Transaction, ended: Sequence[tuple[JobState, Conclusion]
 
 def archived_row(job: JobState, conclusion: Conclusion) -> tuple[Any, ...]:
     """Return the values in the order of ARCHIVE."""
-    return (
-        job.ref,
-        CODES[conclusion.status],
-        conclusion.attempts,
-        conclusion.crashes,
-        conclusion.started_at,
-        conclusion.finished_at,
-        conclusion.expires_at,
-        conclusion.reason,
-        conclusion.failure.type if conclusion.failure else None,
-        conclusion.failure.message if conclusion.failure else None,
-        conclusion.result,
-    )
+    return job.ref, *archived_values(conclusion)
 
 
 # -- steps ----------------------------------------------------------------------------------------

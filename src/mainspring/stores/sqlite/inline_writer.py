@@ -22,7 +22,7 @@ from mainspring.stores.sqlite.claims import ClaimRequest, Taken, claim_one
 from mainspring.stores.sqlite.connection import WriteConnection
 from mainspring.stores.sqlite.file import DatabaseFile
 from mainspring.stores.sqlite.insertion import PreparedJob
-from mainspring.stores.sqlite.writer import Transaction, committing
+from mainspring.stores.sqlite.writer import Committing, Transaction
 
 MAX_JOBS = 8  # per inline claim; the writer thread claims the rest
 MAX_SET_ASIDE = 100  # jobs of unknown tasks per inline claim; the writer thread sets aside the rest
@@ -68,7 +68,7 @@ class InlineWriter:
             with self._to_insert.use_at_once() as connection:
                 if connection is None:
                     return None
-                with committing(connection, self._clock) as transaction:
+                with Committing(connection, self._clock) as transaction:
                     inserted = insertion.insert(transaction, new)
         except StoreError:
             return None
@@ -80,5 +80,5 @@ class InlineWriter:
         self._to_insert.close()
 
     def _claim(self, connection: sqlite3.Connection, request: ClaimRequest) -> Taken:
-        with committing(connection, self._clock) as transaction:
+        with Committing(connection, self._clock) as transaction:
             return claim_one(transaction, request)

@@ -25,7 +25,7 @@ from mainspring.stores.protocol import EVERY_QUEUE, Completion, Finding, Severit
 from mainspring.stores.sqlite import fork, insertion, schema
 from mainspring.stores.sqlite.file import explain
 from mainspring.stores.sqlite.store import SqlStore
-from mainspring.stores.sqlite.writer import Operation, committing
+from mainspring.stores.sqlite.writer import Committing, Operation
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,7 +66,7 @@ class MemoryStore(SqlStore):
 
     async def _write(self, operation: Operation, items: list[Any], *, durable: bool = True) -> list[Any]:
         del durable
-        with self._database as connection, committing(connection, self.clock) as transaction:
+        with self._database as connection, Committing(connection, self.clock) as transaction:
             results = operation(transaction, items)
         self._committed(transaction)
         return results

@@ -19,12 +19,12 @@ def in_values(template: str, rows: Sequence[Sequence[Any]], *first: Any) -> Iter
 
     The parameters begin with `first`.
     """
-    start = 0
+    start, left = 0, len(rows)
     for size in SIZES:
-        while len(rows) - start >= size:
+        while left >= size:
             part = rows[start : start + size]
             yield _statement(template, size, len(part[0])), [*first, *chain.from_iterable(part)]
-            start += size
+            start, left = start + size, left - size
 
 
 @functools.cache

@@ -18,9 +18,10 @@ import sqlite3
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any, TypeVar
 
 from mainspring.clock import Clock, Millis
@@ -196,15 +197,8 @@ class Writer:
         durable = any(request.durable for request in requests)
         with self._link.use() as connection:
             self._set_synchronous(connection, "FULL" if durable else "NORMAL")
-            connection.execute("BEGIN IMMEDIATE")  # not `committing`: a generator costs each commit some microseconds
-            try:
-                transaction = Transaction(connection, self._clock.now())
+            with Committing(connection, self._clock) as transaction:
                 work(transaction)
-                transaction.write_counts()
-                connection.execute("COMMIT")
-            except BaseException:
-                roll_back(connection)
-                raise
             free_pages(connection, transaction.pages_to_free)
         self._committed(transaction)
 
@@ -267,18 +261,36 @@ def concerns_all(error: Exception) -> bool:
     return isinstance(error, StoreError) and type(error) is not StoreError
 
 
-@contextmanager
-def committing(connection: sqlite3.Connection, clock: Clock) -> Iterator[Transaction]:
-    """Run the block in a write transaction, and commit it."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        transaction = Transaction(connection, clock.now())
-        yield transaction
-        transaction.write_counts()
-        connection.execute("COMMIT")
-    except BaseException:
-        roll_back(connection)
-        raise
+class Committing:
+    """Runs a block in a write transaction, and commits it. Not a generator: that adds 2 % to the enqueue of one job."""
+
+    __slots__ = ("_clock", "_connection", "_transaction")
+
+    def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
+        self._connection = connection
+        self._clock = clock
+
+    def __enter__(self) -> Transaction:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._transaction = Transaction(self._connection, self._clock.now())
+        except BaseException:
+            roll_back(self._connection)
+            raise
+        return self._transaction
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            roll_back(self._connection)
+            return
+        try:
+            self._transaction.write_counts()
+            self._connection.execute("COMMIT")
+        except BaseException:
+            roll_back(self._connection)
+            raise
 
 
 def roll_back(connection: sqlite3.Connection) -> None:
