@@ -6,11 +6,13 @@ first use, because that takes a while and importing Mainspring should be fast.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from json import JSONEncoder
+from types import ModuleType
 from typing import Any
 
 MAX_LEVELS = 190  # of nesting; Pydantic reads 200, and a value may be stored within another
@@ -20,16 +22,21 @@ SHORT = 2 * MAX_LEVELS  # a text of up to this many characters is not nested too
 NOTHING: Mapping[str, Any] = {}
 
 
+@functools.cache  # an import statement that is executed each time costs more than reading a short text
+def _core() -> ModuleType:
+    import pydantic_core  # noqa: PLC0415 - see above
+
+    return pydantic_core
+
+
 def from_json(text: str | bytes) -> Any:
     """Return what `json.loads` would, in a fraction of its time.
 
     Pydantic's core refuses halves of surrogate pairs, so fall back to `json.loads`: a job that has some must not hold
     up the other jobs of its claim.
     """
-    from pydantic_core import from_json as read  # noqa: PLC0415 - see above
-
     try:
-        return read(text)
+        return _core().from_json(text)
     except ValueError:
         return json.loads(text)
 
@@ -45,9 +52,8 @@ def read_object(text: str | None) -> Mapping[str, Any]:
 
 def to_json(data: Any) -> str:
     """Return what `json.dumps` would, without spaces, in a fraction of its time."""
-    from pydantic_core import to_json as write  # noqa: PLC0415 - see above
-
-    return write(data).decode()
+    text: bytes = _core().to_json(data)
+    return text.decode()
 
 
 def problem_of_json(text: str, value: Any) -> str | None:

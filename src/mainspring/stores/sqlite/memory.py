@@ -120,7 +120,7 @@ class MemoryDatabase:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._lock.release()
-        if isinstance(error, sqlite3.Error):
+        if error is not None and isinstance(error, sqlite3.Error):
             raise explain(error, URL) from error
 
     def pause(self, seconds: float) -> bool:

@@ -57,6 +57,8 @@ class Transaction:
         self.state_changed = False  # documents changed that workers keep in memory
 
     def execute(self, statement: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> sqlite3.Cursor:
+        if self.connection.row_factory is None:
+            return self.connection.execute(statement, parameters)
         cursor = self.connection.cursor()
         cursor.row_factory = None  # the caller's own connection may have a row factory
         return cursor.execute(statement, parameters)
