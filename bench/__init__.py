@@ -6,6 +6,7 @@
   its data, `server` the PostgreSQL for that.
 - `measure` is that process: it plays one of `measurements` on one of `peers`, and prints one JSON line.
 - `result` collects the lines, `table`, `plot` and `page` show them.
+- `against` measures earlier commits of Mainspring instead of peers: `python -m bench.against COMMIT`.
 
 To add a peer: one file in `peers/<field>`, see `peer`.
 """

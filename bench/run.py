@@ -126,33 +126,48 @@ class Run:
         self._measure(entry, "prepare", jobs | {"timeout": PATIENCE / 2}, ground)
 
     def _measure(self, entry: Entry, measurement: str, arguments: dict[str, Any], ground: Ground) -> dict[str, Any]:
-        name = f"{entry.field}.{entry.name}"
-        command = [entry.python, "-m", "bench.measure", name, measurement, json.dumps(arguments)]
-        env = {"PYTHONPATH": str(ROOT), SETTINGS: json.dumps(entry.settings), PACKAGES: str(entry.home)}
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(
-            command,
-            cwd=ground.place,
-            env=os.environ | env | ground.environment,
-            stdout=pipe,
-            stderr=pipe,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            out, errors = process.communicate(timeout=PATIENCE)
-        except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)  # with the workers it has started
-            process.wait()
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise NoFigures(f"failed: nothing after {PATIENCE:.0f} s") from None
-            raise
-        if process.returncode:
-            raise NoFigures(f"failed: {errors.strip()[-1500:]}")
-        figures: dict[str, Any] = json.loads(out.splitlines()[-1])
-        if "unsupported" in figures:
-            raise NoFigures(f"no {figures['unsupported']}")
-        return figures
+        return measure(entry, measurement, arguments, ground)
+
+
+def measure(
+    entry: Entry,
+    measurement: str,
+    arguments: dict[str, Any],
+    ground: Ground,
+    modules: Sequence[Path] = (ROOT,),
+) -> dict[str, Any]:
+    """The figures of one measurement, taken by a process that imports `bench` from the first of these folders."""
+    name = f"{entry.field}.{entry.name}"
+    paths = os.pathsep.join(map(str, modules))
+    process = subprocess.Popen(
+        [entry.python, "-m", "bench.measure", name, measurement, json.dumps(arguments)],
+        cwd=ground.place,
+        env={
+            **os.environ,
+            **ground.environment,
+            "PYTHONPATH": paths,
+            SETTINGS: json.dumps(entry.settings),
+            PACKAGES: str(entry.home),
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, errors = process.communicate(timeout=PATIENCE)
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)  # with the workers it has started
+        process.wait()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise NoFigures(f"failed: nothing after {PATIENCE:.0f} s") from None
+        raise
+    if process.returncode:
+        raise NoFigures(f"failed: {errors.strip()[-1500:]}")
+    figures: dict[str, Any] = json.loads(out.splitlines()[-1])
+    if "unsupported" in figures:
+        raise NoFigures(f"no {figures['unsupported']}")
+    return figures
 
 
 def _line(figures: dict[str, float]) -> str:
