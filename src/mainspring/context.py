@@ -20,7 +20,7 @@ from mainspring.features.breakers.call import DetachedPassage, Passage
 from mainspring.features.durable.detached import Detached
 from mainspring.job import Claim, NewJob, Outcome, check_prepared
 from mainspring.names import showable
-from mainspring.stores.engine.validation import refuse_unkeepable
+from mainspring.stores.engine.creation import refuse_unkeepable
 from mainspring.stores.protocol import Completion
 
 UNSET: Any = object()

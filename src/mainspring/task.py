@@ -42,7 +42,7 @@ from mainspring.pipeline import Pipeline
 from mainspring.retry import Retry
 from mainspring.services import Services
 from mainspring.stored_options import StoredOptions, options_of
-from mainspring.stores.engine.validation import refuse_unkeepable
+from mainspring.stores.engine.creation import refuse_unkeepable
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

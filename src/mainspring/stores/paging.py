@@ -1,13 +1,29 @@
-"""Reads all documents of a collection, a page at a time."""
+"""Pages: check what a caller asks for, and read all documents of a collection page by page."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
+from mainspring.clock import shown
+from mainspring.errors import ConfigurationError
 from mainspring.stores.documents import Document, Listing
 from mainspring.stores.protocol import Store
 
 PAGE = 500
+MAX_LIMIT = 2**31 - 1  # the largest `integer` of PostgreSQL
+CURSOR = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")  # the id of a page's last job
+
+
+def check_page(limit: Any, cursor: Any) -> None:
+    """Raise if these are not the size and the cursor of a page."""
+    if not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
+        msg = f"limit is {shown(limit)}; give a whole number of at least 1"
+        raise ConfigurationError(msg)
+    if cursor is not None and not (isinstance(cursor, str) and CURSOR.fullmatch(cursor)):
+        msg = f"{shown(cursor)} is not a cursor; pass the previous page's cursor unchanged, or None for the first page"
+        raise ConfigurationError(msg)
 
 
 async def pages(

@@ -11,8 +11,7 @@ from mainspring.clock import Millis, to_datetime
 from mainspring.errors import Failure
 from mainspring.job import UNTIL_WOKEN, Attempt, Counts, Job, Move, Priority, Status, Step, TimelineEntry
 from mainspring.stores.columns import JOB
-from mainspring.stores.engine.ack import Conclusion
-from mainspring.stores.engine.state import Place
+from mainspring.stores.engine.ack import Conclusion, Place
 from mainspring.stores.protocol import DUE_CAP, Action, DueTask, Finding, Severity
 from mainspring.stores.records import Record
 

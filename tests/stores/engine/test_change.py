@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from mainspring.errors import ConfigurationError
 from mainspring.job import FINISHED, Status
 from mainspring.stores.documents import By
-from mainspring.stores.engine.change import ALLOWED, ChangeRequest, plan, wanted_keys
-from mainspring.stores.engine.state import JobState
+from mainspring.stores.engine.ack import JobState
+from mainspring.stores.engine.change import ALLOWED, ChangeRequest, plan, refuse_negative, wanted_keys, woken
 from mainspring.stores.protocol import Action, Edit, Filter
 from tests.stores.engine.test_ack import JOB as RUNNING
 
@@ -94,3 +95,13 @@ def test_a_deleted_job_leaves_the_counts(status: Status) -> None:
     planned = plan(request(Action.DELETE), [job], {}, NOW)
     assert (planned.deleted, planned.changed) == ([job], ["dead"])
     assert list(planned.moves()) == [(("queue", status), None)]
+
+
+def test_a_woken_job_is_due_now_and_waits_for_nothing() -> None:
+    assert woken(5) == {"status": Status.PENDING, "run_at": 5, "waits_for": None}
+
+
+def test_a_negative_number_of_jobs_cannot_be_woken() -> None:
+    refuse_negative({"one": 0, "two": 3})
+    with pytest.raises(ConfigurationError, match="cannot wake -1 jobs for 'two'; give 0 or more"):
+        refuse_negative({"one": 0, "two": -1})

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mainspring.errors import SystemHalted
-from mainspring.stores.engine.halts import combined, ends, refuse_while_halted
+from mainspring.stores.engine.halts import combined, refuse_while_halted
 from mainspring.stores.protocol import COPIER, Halt
 
 SINCE = datetime(2026, 11, 16, tzinfo=UTC)
@@ -42,9 +42,3 @@ def test_a_second_halt_keeps_what_is_stricter() -> None:
 
 def test_the_halts_of_a_copy_replace_others() -> None:
     assert combined(halt(), halt(COPIER, "copied")) == halt(COPIER, "copied")
-
-
-def test_only_halts_of_these_queues_end_for_them() -> None:
-    halts = [halt(queue="mail", until=SINCE), halt(queue="other", until=SINCE), halt(queue="mail")]
-    assert len(ends(halts, {"mail"})) == 1
-    assert len(ends(halts, {"*"})) == 2

@@ -51,8 +51,7 @@ from mainspring.stores.dynamodb.values import (
     unpack,
     update,
 )
-from mainspring.stores.engine.ack import Conclusion, conclude, note_inserted, refuse_illegal, storable
-from mainspring.stores.engine.state import JobState
+from mainspring.stores.engine.ack import Conclusion, JobState, conclude, note_inserted, refuse_illegal, storable
 
 log = get_log("mainspring.dynamodb")
 

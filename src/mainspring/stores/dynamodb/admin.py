@@ -39,10 +39,9 @@ from mainspring.stores.dynamodb.read import Walk
 from mainspring.stores.dynamodb.table import Action as Write
 from mainspring.stores.dynamodb.table import Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, absent, delete, equals, exists, pack, put, unpack, update
-from mainspring.stores.engine.ack import Conclusion
+from mainspring.stores.engine.ack import Conclusion, Place
 from mainspring.stores.engine.change import ALLOWED, ChangeRequest, Key, Plan, note_of, plan, wanted_keys
 from mainspring.stores.engine.halts import combined
-from mainspring.stores.engine.state import Place
 from mainspring.stores.protocol import Action, Changed, Halt, Wake
 
 LINE_RETENTION: Millis = 400 * 86_400_000  # of an operation in a job's history

@@ -35,8 +35,7 @@ from mainspring.stores.dynamodb.shares import owned
 from mainspring.stores.dynamodb.table import Refused, Table, together
 from mainspring.stores.dynamodb.values import Change, Condition, Row, equals, unpack
 from mainspring.stores.dynamodb.workers import revive, worker_key
-from mainspring.stores.engine.claim import Level, claimed, earliest, knows, shares
-from mainspring.stores.engine.halts import ends
+from mainspring.stores.engine.claim import Level, claimed, earliest, ends, knows, shares
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
 
 PRIORITIES = 4

@@ -43,8 +43,8 @@ from mainspring.job import CLAIMABLE, UNTIL_WOKEN, Attempt, Claim, Job, Move, Ne
 from mainspring.stores import columns
 from mainspring.stores.dynamodb.client import Item
 from mainspring.stores.dynamodb.values import Row
+from mainspring.stores.engine.ack import STATE_COLUMNS, JobState
 from mainspring.stores.engine.creation import created
-from mainspring.stores.engine.state import STATE_COLUMNS, JobState
 from mainspring.stores.tables import NEVER
 
 PLACES, TARGETS = "places", "targets"  # the indexes

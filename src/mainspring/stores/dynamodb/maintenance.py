@@ -17,8 +17,7 @@ from mainspring.stores.dynamodb.read import what_runs
 from mainspring.stores.dynamodb.shares import owned
 from mainspring.stores.dynamodb.table import Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, delete, equals
-from mainspring.stores.engine.state import JobState
-from mainspring.stores.engine.takeover import crashed, stalled, takeover
+from mainspring.stores.engine.ack import JobState, crashed, stalled, takeover
 from mainspring.stores.protocol import AfterStall, Finding, Reaped, Severity, Takeover
 
 SWEEP_EVERY = 600.0  # seconds

@@ -42,9 +42,9 @@ from mainspring.stores.dynamodb import (
 from mainspring.stores.dynamodb.client import Client, TableMissing
 from mainspring.stores.dynamodb.schema import MAX_SHARDS, Plan
 from mainspring.stores.dynamodb.table import Table
-from mainspring.stores.engine.change import ChangeRequest
-from mainspring.stores.engine.validation import check_page, refuse_unkeepable
-from mainspring.stores.engine.wakeup import refuse_negative
+from mainspring.stores.engine.change import ChangeRequest, refuse_negative
+from mainspring.stores.engine.creation import refuse_unkeepable
+from mainspring.stores.paging import check_page
 from mainspring.stores.protocol import (
     Action,
     AfterStall,

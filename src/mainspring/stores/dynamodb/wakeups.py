@@ -35,7 +35,7 @@ from mainspring.stores.dynamodb.items import (
 )
 from mainspring.stores.dynamodb.table import Action, Refused, Table, together
 from mainspring.stores.dynamodb.values import Change, Row, delete, equals, exists, put, unpack, update
-from mainspring.stores.engine.wakeup import woken
+from mainspring.stores.engine.change import woken
 
 PARTS = 4  # partitions of calls that are still to be made
 ALL_WAITERS = 2**31

@@ -4,13 +4,9 @@ A store finds and locks the rows, hands them over as `JobState`, and writes the 
 nothing itself, so all stores agree. Where SQL states a rule again for speed, a comment names the function here, and the
 conformance suite holds both to the same result.
 
-    state        the columns of a job on which decisions depend
-    validation   which jobs can be stored
-    creation     how a job begins
-    claim        which jobs a claim takes
-    ack          the end of a run: its outcome becomes a status, times, counters and an entry of the history
-    takeover     the end of a run whose worker died, or that lasted too long: an outcome for `ack`
-    change       cancel, retry, delete and edit by hand
-    wakeup       a suspended job whose key is woken
-    halts        which workers and jobs a halt stops
+    creation   which new jobs can be stored, and how a job begins
+    claim      which jobs a claim takes
+    ack        the end of a run: its outcome becomes a status, times, counters and an entry of the history
+    change     cancel, retry, delete and edit by hand; a suspended job whose key is woken
+    halts      which workers and jobs a halt stops
 """

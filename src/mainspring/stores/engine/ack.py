@@ -1,14 +1,18 @@
-"""The end of a run: where its outcome leads."""
+"""The end of a run: where its outcome leads.
+
+If a worker died or a run lasted too long, another process makes the outcome (`crashed`, `stalled`), and it is acked
+like any other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any, NamedTuple
 
 from mainspring.clock import Millis
-from mainspring.errors import Failure, IllegalMove
+from mainspring.errors import Failure, IllegalMove, WorkerCrashed
 from mainspring.job import (
     FINISHED,
     KEEP_FOREVER,
@@ -20,8 +24,8 @@ from mainspring.job import (
     Outcome,
     Status,
 )
-from mainspring.stores.engine.state import JobState, Place
-from mainspring.stores.engine.validation import refuse_unkeepable
+from mainspring.stores.engine.creation import refuse_unkeepable
+from mainspring.stores.protocol import AfterStall, StalledRun, Takeover, TakeoverCause
 
 LONGEST_TRACEBACK = 16_384  # characters
 LONGEST_MESSAGE = 4096  # characters, of an error or a reason
@@ -29,8 +33,39 @@ LEADS_TO = TRANSITIONS[Status.RUNNING]
 COUNTS_AS_ATTEMPT = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
 UNRECORDED = frozenset({Move.SNOOZE, Move.RELEASE, Move.SUSPEND})  # runs that are not attempts
 
+Place = tuple[str, Status]
+"""A queue and a status: jobs are counted by both."""
+
 Fence = tuple[str, int]
 """The id and token of a claim. Only a job that runs under this token may be changed by the claim's outcome."""
+
+
+@dataclass(slots=True)
+class JobState:
+    """A job as a store found it, and perhaps locked it."""
+
+    id: str
+    token: int
+    task: str
+    queue: str
+    worker: str | None
+    run_at: Millis
+    attempts: int
+    max_attempts: int
+    crashes: int
+    claimed_at: Millis  # of the last run; 0: never claimed
+    timeout: Millis  # 0: none
+    keep: Millis
+    keep_dead: Millis
+    dedupe_key: str | None
+    options: str | None
+    cancel_reason: str | None  # given with a request to cancel it, may be empty; None: there was no request
+    status: Status = Status.RUNNING
+    ref: Any = None  # only the store reads it, to find the job again
+
+
+STATE_COLUMNS = tuple(field.name for field in fields(JobState))[:-2]
+"""What a store reads of a job besides its status, in order. `cancel_reason` is the job's reason, if `cancel` is set."""
 
 
 class Run(NamedTuple):
@@ -243,3 +278,54 @@ def recorded_as(outcome: Outcome, status: Status) -> Move | None:
     if status is Status.CANCELLED:
         return Move.CANCEL
     return Move.DEAD if status is Status.DEAD_LETTER else outcome.move
+
+
+# -- runs that their workers do not end ---------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Timed:
+    """A claim with a timeout."""
+
+    id: str
+    token: int
+    longest: Millis  # how long the run may last: the timeout plus the stall grace
+
+
+def crashed(job: JobState) -> Outcome:
+    """Return the outcome of a run whose worker died."""
+    failure = Failure(WorkerCrashed.__name__, f"worker {job.worker} died while it held the job")
+    return Outcome(job.id, job.token, Move.CRASH, job.claimed_at, failure=failure, ref=job.ref)
+
+
+def stalled(job: JobState, after_stall: AfterStall) -> Outcome:
+    """Return the outcome of a run that lasted longer than its timeout and grace."""
+    message = f"still running on {job.worker} after its timeout of {job.timeout / 1000:g} s and the grace"
+    failure, attempt = Failure(TimeoutError.__name__, message), job.attempts + 1
+    run = StalledRun(job.id, job.task, job.queue, attempt, job.options)
+    delay = after_stall(run) if attempt < job.max_attempts else None
+    move = Move.DEAD if delay is None else Move.RETRY
+    return Outcome(job.id, job.token, move, job.claimed_at, delay=delay or 0, failure=failure, ref=job.ref)
+
+
+def released(job: JobState) -> Outcome:
+    """Return the outcome of a run that its worker gives back, because it leaves or never got the claim."""
+    return Outcome(job.id, job.token, Move.RELEASE, ref=job.ref)
+
+
+def takeover(job: JobState, outcome: Outcome, status: Status) -> Takeover:
+    """Return what `reap` reports about a run that was taken from its worker. `status` is the job's new one."""
+    cause = TakeoverCause.CRASHED if outcome.move is Move.CRASH else TakeoverCause.STALLED
+    return Takeover(
+        job.id,
+        job.task,
+        job.queue,
+        job.worker or "",
+        cause,
+        status,
+        next_attempts(job, outcome, status),
+        next_crashes(job, outcome, status),
+        outcome.failure,
+        job.max_attempts,
+        outcome.delay,
+    )

@@ -1,4 +1,4 @@
-"""Changes by hand: what cancel, retry, delete and edit make of the jobs that a filter found."""
+"""Changes of jobs: by hand (cancel, retry, delete, edit), and by a wake-up of suspended ones."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mainspring.clock import Millis
+from mainspring.errors import ConfigurationError
 from mainspring.job import FINISHED, TRANSITIONS, Move, Status, statuses_that_allow
 from mainspring.stores.audit import note_of_change
 from mainspring.stores.documents import By, Note
-from mainspring.stores.engine.ack import Conclusion, expiry
-from mainspring.stores.engine.state import JobState, Place
+from mainspring.stores.engine.ack import Conclusion, JobState, Place, expiry
 from mainspring.stores.protocol import Action, Changed, Edit, Filter
 
 ALLOWED: Mapping[Action, frozenset[Status]] = {
@@ -178,3 +178,19 @@ def edited(edit: Edit, now: Millis) -> dict[str, Any]:
 def note_of(request: ChangeRequest) -> Note:
     """Return the entry of the audit log for all jobs that the request changes."""
     return note_of_change(request.action, request.by, request.where, request.edit)
+
+
+# -- wake-ups --------------------------------------------------------------------------------------
+
+
+def woken(now: Millis) -> dict[str, Any]:
+    """Return the columns of a job that is woken now."""
+    return {"status": TRANSITIONS[Status.SUSPENDED][Move.WAKE], "run_at": now, "waits_for": None}
+
+
+def refuse_negative(keys: Mapping[str, int]) -> None:
+    """Raise if a number is negative. Databases reject a negative LIMIT, or ignore it and would wake every job."""
+    for key, number in keys.items():
+        if number < 0:
+            msg = f"wake: cannot wake {number} jobs for {key!r}; give 0 or more"
+            raise ConfigurationError(msg)

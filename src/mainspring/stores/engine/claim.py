@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mainspring.clock import Millis
+from mainspring.clock import Millis, to_millis
 from mainspring.job import UNTIL_WOKEN, Status
+from mainspring.stores.protocol import EVERY_QUEUE, Halt
 
 SMALLEST_SHARED_CLAIM = 4  # jobs; smaller claims are not divided among starving levels, see `shares`
 
@@ -105,3 +106,9 @@ def heads_by_priority(due: Sequence[Level]) -> list[Level]:
 def earliest(times: Iterable[Millis]) -> Millis | None:
     """Return the earliest time; None if there is none, or every job waits to be woken."""
     return min((moment for moment in times if moment < UNTIL_WOKEN), default=None)
+
+
+def ends(halts: Iterable[Halt], queues: Collection[str | None]) -> list[Millis]:
+    """Return when the pauses of these queues (None: the halt of the system) end by themselves."""
+    relevant = (halt for halt in halts if halt.queue in queues or EVERY_QUEUE in queues)
+    return [to_millis(halt.until) for halt in relevant if halt.until is not None]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from mainspring.clock import Millis, to_millis
 from mainspring.errors import SystemHalted
 from mainspring.stores.protocol import COPIER, EVERY_QUEUE, Halt, WorkerInfo
 
@@ -23,12 +22,6 @@ def refuse_while_halted(halts: Iterable[Halt], queues: Collection[str]) -> None:
 def serves(worker: WorkerInfo, halt: Halt) -> bool:
     """Return whether the worker serves a queue that the halt stops."""
     return halt.queue is None or not {halt.queue, EVERY_QUEUE}.isdisjoint(worker.queues)
-
-
-def ends(halts: Iterable[Halt], queues: Collection[str | None]) -> list[Millis]:
-    """Return when the pauses of these queues (None: the halt of the system) end by themselves."""
-    relevant = (halt for halt in halts if halt.queue in queues or EVERY_QUEUE in queues)
-    return [to_millis(halt.until) for halt in relevant if halt.until is not None]
 
 
 def combined(before: Halt | None, new: Halt) -> Halt:

@@ -9,6 +9,7 @@ from mainspring.job import FINISHED, Move, Outcome, ProgressReport, Status, is_e
 from mainspring.stores.engine.ack import (
     Conclusion,
     Fence,
+    JobState,
     Run,
     conclude,
     first_of_each,
@@ -17,7 +18,6 @@ from mainspring.stores.engine.ack import (
     refuse_illegal,
     storable,
 )
-from mainspring.stores.engine.state import JobState
 from mainspring.stores.postgres import arrays, steps
 from mainspring.stores.postgres.insertion import insert_jobs
 from mainspring.stores.postgres.rows import LIVE_STATE, is_id, to_state

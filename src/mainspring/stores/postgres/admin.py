@@ -11,9 +11,9 @@ from mainspring.clock import to_millis
 from mainspring.stores import columns as declared
 from mainspring.stores.audit import note_of_halt, note_of_resume
 from mainspring.stores.documents import By, Note
+from mainspring.stores.engine.ack import JobState
 from mainspring.stores.engine.change import ALLOWED, ChangeRequest, Key, Plan, note_of, plan, wanted_keys
 from mainspring.stores.engine.halts import combined
-from mainspring.stores.engine.state import JobState
 from mainspring.stores.postgres import steps, wakeups
 from mainspring.stores.postgres.acks import finish
 from mainspring.stores.postgres.halts import ALONE, current_halts

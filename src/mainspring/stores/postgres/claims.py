@@ -19,8 +19,7 @@ from typing import Any
 
 from mainspring.clock import Clock, Millis
 from mainspring.job import Claim
-from mainspring.stores.engine.claim import Head, earliest, head_of, shares
-from mainspring.stores.engine.halts import ends
+from mainspring.stores.engine.claim import Head, earliest, ends, head_of, shares
 from mainspring.stores.postgres import arrays
 from mainspring.stores.postgres.halts import to_halt
 from mainspring.stores.postgres.transaction import Transaction

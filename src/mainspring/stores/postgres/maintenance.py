@@ -13,8 +13,7 @@ import psycopg
 
 from mainspring.clock import to_millis
 from mainspring.job import Outcome
-from mainspring.stores.engine.state import JobState
-from mainspring.stores.engine.takeover import Timed, crashed, released, stalled, takeover
+from mainspring.stores.engine.ack import JobState, Timed, crashed, released, stalled, takeover
 from mainspring.stores.postgres import documents, partitions
 from mainspring.stores.postgres.acks import write
 from mainspring.stores.postgres.admin import BELONGINGS, remove_jobs

@@ -9,7 +9,7 @@ from typing import Any
 from mainspring.job import Job
 from mainspring.stores import columns
 from mainspring.stores.columns import JOB
-from mainspring.stores.engine.state import STATE_COLUMNS, JobState
+from mainspring.stores.engine.ack import STATE_COLUMNS, JobState
 from mainspring.stores.tables import NEVER, STATUSES, from_row
 
 LIVE, FINISHED = "jobs", "archive"

@@ -17,11 +17,11 @@ from mainspring.errors import ConfigurationError, StoreBusy, StoreError, StoreUn
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Save, Status, Step, TimelineEntry
 from mainspring.log import get_log
 from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
-from mainspring.stores.engine.change import ChangeRequest
+from mainspring.stores.engine.ack import Timed
+from mainspring.stores.engine.change import ChangeRequest, refuse_negative
+from mainspring.stores.engine.creation import refuse_unkeepable
 from mainspring.stores.engine.halts import serves
-from mainspring.stores.engine.takeover import Timed
-from mainspring.stores.engine.validation import check_page, refuse_unkeepable
-from mainspring.stores.engine.wakeup import refuse_negative
+from mainspring.stores.paging import check_page
 from mainspring.stores.postgres import (
     acks,
     admin,

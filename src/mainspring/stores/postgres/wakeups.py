@@ -29,7 +29,7 @@ SELECT id::text FROM unnest(%(ids)s::uuid[]) AS awaited(id)
 WHERE NOT EXISTS (SELECT 1 FROM held WHERE held.id = awaited.id)
 """
 DUE_AFTER_ALL = f"""
-UPDATE {{s}}.jobs SET status = {PENDING}, run_at = {{now}}, waits_for = NULL -- as engine.wakeup.woken decides
+UPDATE {{s}}.jobs SET status = {PENDING}, run_at = {{now}}, waits_for = NULL -- as engine.change.woken decides
 WHERE id = ANY(%(ids)s::uuid[]) AND waits_for = ANY(%(keys)s) RETURNING queue
 """
 

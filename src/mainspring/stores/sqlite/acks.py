@@ -16,6 +16,7 @@ from typing import Any
 from mainspring.job import FINISHED, Inserted, Move, Outcome, ProgressReport, Save, Status
 from mainspring.stores.engine.ack import (
     Conclusion,
+    JobState,
     conclude,
     first_of_each,
     moves,
@@ -23,7 +24,6 @@ from mainspring.stores.engine.ack import (
     refuse_illegal,
     storable,
 )
-from mainspring.stores.engine.state import JobState
 from mainspring.stores.sqlite.insertion import PreparedJob, insert_jobs, prepare
 from mainspring.stores.sqlite.rows import HELD_STATE, archiving, to_state
 from mainspring.stores.sqlite.steps import put_steps

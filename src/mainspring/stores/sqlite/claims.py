@@ -15,8 +15,7 @@ from mainspring.clock import Millis
 from mainspring.job import Claim
 from mainspring.json_text import from_json
 from mainspring.stores.columns import CLAIMED
-from mainspring.stores.engine.claim import Head, Level, earliest, head_of, shares
-from mainspring.stores.engine.halts import ends
+from mainspring.stores.engine.claim import Head, Level, earliest, ends, head_of, shares
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Want
 from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.rows import PAYLOAD, read_tags

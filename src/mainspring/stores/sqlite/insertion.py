@@ -10,9 +10,8 @@ from itertools import chain
 from typing import Any
 
 from mainspring.job import FOREVER, Inserted, NewJob
-from mainspring.stores.engine.creation import first_time, rounds_by_key
+from mainspring.stores.engine.creation import first_time, refuse_unkeepable, rounds_by_key
 from mainspring.stores.engine.halts import refuse_while_halted
-from mainspring.stores.engine.validation import refuse_unkeepable
 from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.values import in_values
 from mainspring.stores.sqlite.wakeups import wake_if_ended

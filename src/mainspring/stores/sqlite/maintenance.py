@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from mainspring.clock import Millis
 from mainspring.job import Outcome
-from mainspring.stores.engine.state import JobState
-from mainspring.stores.engine.takeover import Timed, crashed, released, stalled, takeover
+from mainspring.stores.engine.ack import JobState, Timed, crashed, released, stalled, takeover
 from mainspring.stores.protocol import AfterStall, Finding, Pulse, Severity, Takeover
 from mainspring.stores.sqlite import documents, schema
 from mainspring.stores.sqlite.acks import write

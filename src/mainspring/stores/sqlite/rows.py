@@ -8,7 +8,7 @@ from typing import Any
 from mainspring.job import Job
 from mainspring.stores import columns, tables
 from mainspring.stores.columns import JOB, decoded
-from mainspring.stores.engine.state import STATE_COLUMNS, JobState
+from mainspring.stores.engine.ack import STATE_COLUMNS, JobState
 from mainspring.stores.tables import NEVER, STATUSES
 
 LIVE, FINISHED = "mainspring_jobs", "mainspring_archive"

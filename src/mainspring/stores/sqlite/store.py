@@ -14,11 +14,10 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from mainspring.clock import Clock, Millis, SteadyClock, may_delete, to_datetime
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Save, Status, Step, TimelineEntry
 from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
-from mainspring.stores.engine.change import ChangeRequest
+from mainspring.stores.engine.ack import Timed
+from mainspring.stores.engine.change import ChangeRequest, refuse_negative
 from mainspring.stores.engine.halts import serves
-from mainspring.stores.engine.takeover import Timed
-from mainspring.stores.engine.validation import check_page
-from mainspring.stores.engine.wakeup import refuse_negative
+from mainspring.stores.paging import check_page
 from mainspring.stores.protocol import (
     Action,
     AfterStall,

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from mainspring.job import ENDS, is_end
-from mainspring.stores.engine.wakeup import woken
+from mainspring.stores.engine.change import woken
 from mainspring.stores.sqlite.values import in_values
 from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import PENDING, SUSPENDED, to_columns

@@ -669,7 +669,7 @@ COMMENT ON FUNCTION {schema}.take_suspect IS 'Claims one suspect, a job whose wo
 -- Makes due up to the given number of jobs (NULL: all) that wait for each key: by priority, then the oldest.
 -- It takes unlocked jobs first, so that concurrent calls do not wait for each other. If these are too few, it waits for
 -- the locked ones: the transaction that holds them may leave them as they are, and there might be no other call.
--- It states again what engine.wakeup.woken decides.
+-- It states again what engine.change.woken decides.
 CREATE FUNCTION {schema}.wake(keys text[], numbers integer[], at bigint)
 RETURNS TABLE (key_ text, queue_ text, woken_ bigint) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
