@@ -75,16 +75,15 @@ class Feature:
     """A feature of Mainspring, as jobs meet it. By default it does nothing; a feature overrides what it needs."""
 
     option: str  # the key in a job's options
+    prepared_tasks: Collection[str] = ()  # `prepare` is called for all jobs of these tasks, with the option or without
 
     # -- at the enqueue -----------------------------------------------------------------------------
 
-    def concerns_enqueue(self, task: str, options: str | None) -> bool:
-        """Return whether `prepare` may have something to do for jobs of this task with these stored options."""
-        del task, options
-        return False
-
     async def prepare(self, enqueue: Enqueue) -> None:
-        """Change the jobs, or raise an error; add to `afterwards` what to do when they are committed, or are not."""
+        """Change the jobs, or raise an error; add to `afterwards` what to do when they are committed, or are not.
+
+        Called if one of the jobs carries the option, or belongs to one of `prepared_tasks`.
+        """
 
     # -- between claim and start --------------------------------------------------------------------
 
@@ -130,30 +129,30 @@ class Features:
 
     def __init__(self) -> None:
         self._features: dict[str, Feature] = {}
-        self._choosing: dict[str, Feature] = {}  # those that choose jobs themselves
+        self.choosing: dict[str, Feature] = {}  # those that choose claimed jobs themselves
         self._rechecking: set[str] = set()
         self._settling: list[Feature] = []
-        self.at_enqueue: list[Feature] = []  # those that prepare jobs
+        self.preparing: list[Feature] = []  # those that prepare jobs at the enqueue
 
     def add(self, feature: Feature) -> None:
         self._features[feature.option] = feature
         kind = type(feature)
         if kind.concerns is not Feature.concerns:
-            self._choosing[feature.option] = feature
+            self.choosing[feature.option] = feature
         if kind.recheck is not Feature.recheck:
             self._rechecking.add(feature.option)
         if kind.settled is not Feature.settled:
             self._settling.append(feature)
         if kind.prepare is not Feature.prepare:
-            self.at_enqueue.append(feature)
+            self.preparing.append(feature)
 
     def concern(self, claims: Sequence[Claim]) -> set[str]:
         """Return the ids of the jobs that must be admitted. Ask once per claim: some jobs pass by being asked about."""
         names = self._features.keys()
         ids = {job.id for job in claims if job.options is not None and not names.isdisjoint(read_object(job.options))}
-        for feature in self._choosing.values():
+        for feature in self.choosing.values():
             own = [claim for claim in claims if claim.id not in ids and feature.concerns(claim)]
-            if len(self._choosing) == 1:  # with several, one could let pass what another would refuse
+            if len(self.choosing) == 1:  # with several, one could let pass what another would refuse
                 own = feature.pass_at_once(own)
             ids.update(claim.id for claim in own)
         return ids
@@ -214,7 +213,7 @@ class Features:
         endings = endings or {}
         options = [(claim, read_object(claim.options)) for claim in claims]
         for name, feature in self._features.items():
-            chooses = name in self._choosing
+            chooses = name in self.choosing
             if jobs := [
                 Candidate(claim, own.get(name), endings.get(claim.id))
                 for claim, own in options

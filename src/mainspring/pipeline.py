@@ -136,15 +136,15 @@ class Pipeline:
         return any(self._concerns(*kind) for kind in kinds_of(jobs))
 
     def _concerns(self, task: str, options: str | None) -> bool:
-        for feature in self._features.at_enqueue:  # noqa: SIM110 - called at each enqueue, and faster than any()
-            if feature.concerns_enqueue(task, options):
+        for feature in self._features.preparing:  # noqa: SIM110 - called at each enqueue, and faster than any()
+            if prepares(feature, task, options):
                 return True
         return False
 
     async def _prepared(self, enqueue: Enqueue) -> Enqueue:
         kinds = kinds_of(enqueue.jobs)
-        for feature in self._features.at_enqueue:
-            if any(feature.concerns_enqueue(*kind) for kind in kinds):
+        for feature in self._features.preparing:
+            if any(prepares(feature, *kind) for kind in kinds):
                 await self._prepare(feature, enqueue)
         return enqueue
 
@@ -183,6 +183,11 @@ class Pipeline:
         if job.run_at is not None:
             return to_datetime(job.run_at)
         return to_datetime(self._services.store.clock.now() + job.delay) if job.delay else None
+
+
+def prepares(feature: Feature, task: str, options: str | None) -> bool:
+    """Return whether the feature prepares jobs of this task with these stored options."""
+    return task in feature.prepared_tasks or (options is not None and f'"{feature.option}"' in options)
 
 
 def kinds_of(jobs: Sequence[NewJob]) -> set[tuple[str, str | None]]:

@@ -132,8 +132,12 @@ class Runtime:
     # -- tasks --------------------------------------------------------------------------------
 
     def task_named(self, name: str) -> Task[..., Any, Any] | None:
-        """Return the task for a worker: a registered one, or the internal task of the job that waits for a batch."""
-        return self._batch_task if name == batches.TASK else self.tasks.get(name)
+        """Return the task for a worker: a registered one, or an internal one."""
+        return self.tasks.get(name) or self.internal_task(name)
+
+    def internal_task(self, name: str) -> Task[..., Any, Any] | None:
+        """Return Mainspring's own task of this name, if there is one."""
+        return self._batch_task if name == batches.TASK else None
 
     def find_task(self, name: str) -> Task[..., Any, Any]:
         try:

@@ -7,7 +7,7 @@ stops.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, cast
 
 from mainspring.errors import StoreError
@@ -57,9 +57,9 @@ class Admission:
         now = self._loop.time()
         guarded: list[Run] = []
         for_chunks: list[Run] = []
-        concerned, held = self._runtime.features.concern(claims), self._runs.held
+        concerned, held, tasks = self._concerned(claims), self._runs.held, self._runtime.tasks
         for claim in claims:
-            task = self._runtime.task_named(claim.task)
+            task = tasks.get(claim.task) or self._runtime.internal_task(claim.task)
             run = Run(claim, cast("Task[..., Any, Any]", task), now)
             if task is None:  # it was removed while the claim was under way; the next claim will not ask for it
                 self._runs.acker.add(run, outcomes.unknown_task(run, self._clock.now()))
@@ -74,11 +74,18 @@ class Admission:
                 guarded.append(run)
             else:
                 self._let_in(run)
-        self.chunker.claimed(for_chunks, of=len(claims))
+        if for_chunks or self.chunker.is_used:
+            self.chunker.claimed(for_chunks, of=len(claims))
         if guarded:
             self._start(self._admit(guarded))
         self._pass_on()
         self._runs.note_idle()
+
+    def _concerned(self, claims: list[Claim]) -> Collection[str]:
+        """Return the ids of the jobs that features must admit. Most jobs have no options and concern none."""
+        features = self._runtime.features
+        with_options = [claim for claim in claims if claim.options is not None]
+        return features.concern(claims) if with_options or features.choosing else ()
 
     async def settled(self) -> None:
         """Wait until all features have answered."""
@@ -160,7 +167,8 @@ class Admission:
             self.chunker.add(run)
 
     def _pass_on(self) -> None:
-        self.chunker.settle()
+        if self.chunker.is_used:
+            self.chunker.settle()
         self._slots.feed()
 
 

@@ -83,6 +83,7 @@ class Chunker:
         self._by_kind: dict[Kind, PendingChunk] = {}
         self._seen: set[PendingChunk] = set()
         self._share = 0.0
+        self.is_used = False  # becomes True with the first job of a chunk task
 
     def add(self, run: Run) -> None:
         run.waits_in = self._of(run).waiting
@@ -140,4 +141,5 @@ class Chunker:
             chunk = run.task.chunk
             assert chunk is not None  # noqa: S101 - only runs of chunk tasks are added
             pending = self._by_kind[kind] = PendingChunk(chunk, self._slots)
+            self.is_used = True
         return pending

@@ -47,6 +47,7 @@ class Gate:
         self.open_until = NEVER  # on the clock `since_boot`; until then any job may start without asking further
         self.paused: frozenset[str] = frozenset()  # queues
         self.halted = False  # the whole system
+        self.knows_halts = False  # whether anything is halted, as far as is known
         self.clear = True  # nothing is known to be halted, and the worker is not stopping
 
     def permits(self, queue: str) -> bool:
@@ -56,10 +57,6 @@ class Gate:
     def stops(self, queue: str) -> bool:
         """Return whether the queue is known to be halted."""
         return self.halted or queue in self.paused
-
-    @property
-    def stops_something(self) -> bool:
-        return self.halted or bool(self.paused)
 
     def shut(self) -> None:
         """Check each start from now on, because the worker is stopping."""
@@ -98,7 +95,7 @@ class Gate:
         self._number = max((halt.number for halt in halts), default=0)
         self.paused = frozenset(halt.queue for halt in halts if halt.queue is not None)
         system = next((halt for halt in halts if halt.queue is None), None)
-        self.halted = system is not None
+        self.halted, self.knows_halts = system is not None, bool(halts)
         self._reporter.halted(system)
         self.clear = not halts and not self.is_shut
         self.open_until = looked_at + TRUSTED_FOR if self.clear else NEVER

@@ -130,7 +130,8 @@ class Intake:
         async with self._runs.claiming:
             if not wanted or limit <= 0 or self._gate.is_shut:
                 return Claims([])
-            await self._membership.announce_tasks()
+            if self._runtime.tasks.keys() != self._membership.declared:
+                await self._membership.announce_tasks()
             began, tasks = since_boot(), self._membership.tasks
             claims = await self._store.claim(self._settings.id, wanted, limit=limit, solo=solo, tasks=tasks)
             self._outage.worked("claim")
@@ -138,10 +139,10 @@ class Intake:
                 self._hand_back_late(claims)
             if claims.unknown:
                 self._unknown.met(claims.unknown)
-            if claims.jobs and self._gate.stops_something:  # perhaps the store gave them out because a halt is over
+            if claims.jobs and self._gate.knows_halts:  # perhaps the store gave them out because a halt is over
                 with contextlib.suppress(StoreError):
                     await self._gate.look()
-            if not claims.jobs:
+            if not claims.jobs and self._chunker.is_used:
                 self._chunker.claimed([], of=0)
             return claims
 
@@ -165,7 +166,7 @@ class Intake:
         runs, concurrency = self._runs, self._settings.concurrency
         singly = len(runs.held) + len(runs.detached) - runs.together - self._admission.standing_by
         room = concurrency + self.prefetch.ahead - singly
-        if runs.ready or singly - len(self._chunker) >= concurrency:
+        if not self._chunker.is_used or runs.ready or singly - len(self._chunker) >= concurrency:
             return room
         return max(room, self._chunker.lacking)
 

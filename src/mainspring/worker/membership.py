@@ -33,7 +33,7 @@ class Membership:
         self._outage = outage
         self._on_wake = on_wake
         self._started_at = datetime.now(UTC)
-        self.tasks = self._known_tasks()
+        self._note_tasks()
         self.queues = sorted(subscription.queue for subscription in settings.queues)
 
     async def join(self, unless: asyncio.Event) -> bool:
@@ -58,17 +58,17 @@ class Membership:
 
     async def announce_tasks(self) -> None:
         """Tell the store of tasks that were defined, or removed, since this worker joined."""
-        if (tasks := self._known_tasks()) != self.tasks:
-            self.tasks = tasks
-            await self._store.join(self._info(), self._on_wake)
+        self._note_tasks()
+        await self._store.join(self._info(), self._on_wake)
 
     async def leave(self) -> None:
         with contextlib.suppress(StoreError):  # then the other workers will notice that this one is gone
             await self._store.leave(self._settings.id)
         self._runtime.contact.forget(self._settings.id)
 
-    def _known_tasks(self) -> frozenset[str]:
-        return frozenset([*self._runtime.tasks, TASK_OF_BATCHES])
+    def _note_tasks(self) -> None:
+        self.declared = frozenset(self._runtime.tasks)
+        self.tasks = self.declared | {TASK_OF_BATCHES}  # all that this worker can run
 
     def _info(self) -> WorkerInfo:
         return WorkerInfo(

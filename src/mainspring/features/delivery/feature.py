@@ -36,10 +36,6 @@ class Delivery(Feature):
 
     # -- at the enqueue -----------------------------------------------------------------------------
 
-    def concerns_enqueue(self, task: str, options: str | None) -> bool:
-        del task
-        return options is not None and f'"{OPTION}"' in options
-
     async def prepare(self, enqueue: Enqueue) -> None:
         """Move each job to a time at which it may be delivered. For unreadable people, that is decided at the claim."""
         now, windows = self._services.store.clock.now(), [self._window_of(job) for job in enqueue.jobs]

@@ -31,10 +31,6 @@ class Dependencies(Feature):
 
     # -- at the enqueue -----------------------------------------------------------------------------
 
-    def concerns_enqueue(self, task: str, options: str | None) -> bool:
-        del task
-        return options is not None and f'"{OPTION}"' in options
-
     async def prepare(self, enqueue: Enqueue) -> None:
         """Suspend jobs without a time of their own from the start, so that no worker claims them.
 

@@ -70,7 +70,7 @@ class Limits(Feature):
         self._admission = LimitAdmission(services, self.tickets)
         self._of_task: dict[str, Declared] = {}
         self._of_queue: dict[str, Declared] = {}
-        self._fair: dict[str, Declared] = {}
+        self.prepared_tasks = self._fair = dict[str, Declared]()
         self._whole: dict[tuple[str, str], tuple[Ticket, ...]] = {}  # by task and queue; empty if not only plain rates
         self._is_used = False  # whether any limit is declared
         self.keyed = False  # whether any limit has keys
@@ -112,10 +112,6 @@ class Limits(Feature):
         return made
 
     # -- enqueuing fairly -----------------------------------------------------------------------
-
-    def concerns_enqueue(self, task: str, options: str | None) -> bool:
-        del options
-        return task in self._fair
 
     async def prepare(self, enqueue: Enqueue) -> None:
         """Make only the next jobs of fair tasks ready. Jobs for later are admitted when they are due.
