@@ -1,18 +1,18 @@
-"""What a worker does beside its jobs: here, removing what has expired."""
-
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mainspring import Mainspring, Retention
+from mainspring import Mainspring, Retention, Retry
 from mainspring.errors import StoreBusy
+from mainspring.stores.protocol import StalledRun
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.worker import maintenance
-from tests.worker.working import DEADLINE, FaultyStore, eventually, working
+from tests.worker.working import DEADLINE, FaultyStore, eventually, new_app, working
 
 ONCE = 3600.0  # seconds between rounds: there is one
 
@@ -24,7 +24,7 @@ def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_round")
-async def test_one_round_removes_all_that_has_expired(tmp_path: Path) -> None:
+async def test_one_round_deletes_everything_that_has_expired(tmp_path: Path) -> None:
     """Also if jobs, dedupe keys and documents expire side by side: one round then deletes more than was asked for."""
     async with Mainspring(f"sqlite:///{tmp_path}/jobs.db") as app:
 
@@ -42,7 +42,7 @@ async def test_one_round_removes_all_that_has_expired(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_round")
-async def test_a_mountain_of_what_has_expired_does_not_keep_from_looking_for_the_dead(
+async def test_dead_workers_are_noticed_while_many_expired_jobs_are_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Endless(MemoryStore):
@@ -71,7 +71,7 @@ async def test_a_mountain_of_what_has_expired_does_not_keep_from_looking_for_the
 # -- after a long pause ---------------------------------------------------------------------------
 
 
-async def test_after_a_long_pause_the_others_have_time_for_a_heartbeat_and_so_have_we() -> None:
+async def test_after_a_long_pause_workers_have_time_for_a_heartbeat_before_takeovers() -> None:
     """When a machine has slept, the worker that looks first must not take jobs from the others, or from itself."""
     store = FaultyStore(lease=0.4)
     async with working(Mainspring(store), maintenance_interval=3600) as worker:
@@ -92,3 +92,52 @@ async def test_after_a_long_pause_the_others_have_time_for_a_heartbeat_and_so_ha
         store.lease = 3600.0
         async with asyncio.timeout(DEADLINE):  # it was no pause, and nothing is waited for
             await look(pause=1)
+
+
+# -- stalled runs ---------------------------------------------------------------------------------
+
+
+def broken_policy(attempt: int, error: BaseException) -> float:
+    raise ZeroDivisionError("in the policy")
+
+
+@pytest.fixture
+def app() -> Mainspring:
+    app = new_app()
+
+    @app.task(retry=Retry.by(lambda attempt, _: attempt * 10))
+    async def computed() -> None: ...
+
+    @app.task(retry=Retry.by(broken_policy))
+    async def broken() -> None: ...
+
+    return app
+
+
+def stalled(options: str | None = None, attempt: int = 1) -> StalledRun:
+    return StalledRun("id", "work", "default", attempt, options)
+
+
+def test_a_stalled_job_is_retried_by_the_policy_of_its_task(app: Mainspring) -> None:
+    assert maintenance.after_stall(app.tasks["computed"], stalled(attempt=3)) == 30_000
+
+
+def test_a_stalled_job_s_own_policy_overrides_that_of_its_task(app: Mainspring) -> None:
+    options = json.dumps({"retry": Retry.delays(1, 5).to_data()})
+    assert maintenance.after_stall(app.tasks["computed"], stalled(options, attempt=2)) == 5000
+    assert maintenance.after_stall(None, stalled(options)) == 1000
+
+
+def test_a_stalled_job_of_an_unknown_task_is_retried_by_the_default_policy() -> None:
+    assert 60_000 <= (maintenance.after_stall(None, stalled()) or 0) <= 72_000
+
+
+def test_a_stalled_job_is_given_up_if_its_policy_does_not_retry_timeouts(app: Mainspring) -> None:
+    @app.task(retry=Retry(never=(TimeoutError,)))
+    async def impatient() -> None: ...
+
+    assert maintenance.after_stall(impatient, stalled()) is None
+
+
+def test_a_stalled_job_whose_policy_raises_is_retried_by_the_default_policy(app: Mainspring) -> None:
+    assert 60_000 <= (maintenance.after_stall(app.tasks["broken"], stalled()) or 0) <= 72_000

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mainspring.worker import slots as slots_module
-from mainspring.worker.run import Run
-from mainspring.worker.slots import SlotPool, run_in_new_context, uncancel
+from mainspring.worker.run import Run, run_in_new_context
+from mainspring.worker.slots import SlotPool, uncancel
 from tests.worker.working import eventually
 
 name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")

@@ -8,7 +8,7 @@ A job passes these parts, in this order; each calls the next, and `Parts` connec
 - `SlotPool` (slots.py) takes them out, as many at once as the worker has slots, and `Runner` (runner.py) runs each:
 - `StartCheck` (admission.py) checks once more that it may start,
 - `Executor` (executor.py) calls its handler on the event loop, in a thread or in a child process, and returns its
-  `Outcome` (outcomes.py),
+  `Outcome` (run.py),
 - `Runs` (runs.py) takes it out of what the worker holds, and passes its outcome on.
 - `Acker` (acker.py) writes outcomes to the store, many at a time.
 - `AfterAck` (after_ack.py) emits events, tells the features, re-checks suspended jobs and cancels children.

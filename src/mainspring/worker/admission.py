@@ -16,12 +16,11 @@ from mainspring.job import Claim
 from mainspring.log import get_log
 from mainspring.runtime import Runtime
 from mainspring.task import Task
-from mainspring.worker import outcomes
 from mainspring.worker.after_ack import AfterAck
 from mainspring.worker.chunker import Chunker, PendingChunk
 from mainspring.worker.gate import Gate
 from mainspring.worker.outage import Outage
-from mainspring.worker.run import Run, Stop
+from mainspring.worker.run import Run, Stop, outcome_of_unknown_task
 from mainspring.worker.runs import Runs
 from mainspring.worker.slots import SlotPool
 
@@ -62,7 +61,7 @@ class Admission:
             task = tasks.get(claim.task) or self._runtime.internal_task(claim.task)
             run = Run(claim, cast("Task[..., Any, Any]", task), now)
             if task is None:  # it was removed while the claim was under way; the next claim will not ask for it
-                self._runs.acker.add(run, outcomes.unknown_task(run, self._clock.now()))
+                self._runs.acker.add(run, outcome_of_unknown_task(run, self._clock.now()))
                 continue
             before, held[claim.id] = held.get(claim.id), run
             if before is not None:

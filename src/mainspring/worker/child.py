@@ -23,7 +23,7 @@ from mainspring.log import SetUp, running
 from mainspring.middleware import RunCall
 from mainspring.stores.engine.ack import LONGEST_MESSAGE
 from mainspring.task import Task
-from mainspring.worker import outcomes
+from mainspring.worker.failures import failure_of, storable
 
 
 def main(connection: Connection, set_up_log: SetUp | None, set_up_log_after: SetUp) -> None:
@@ -77,10 +77,10 @@ def perform(
         follow_ups = [{name: getattr(job, name) for name in job.__slots__} for job in context.effects.follow_ups]
         return {"result": task.payload.dump_result(value), "follow_ups": follow_ups}
     except Wish as wish:
-        reason = outcomes.storable(wish.reason, LONGEST_MESSAGE)
+        reason = storable(wish.reason, LONGEST_MESSAGE)
         return {"wish": kind_of(wish), "reason": reason, "delay": delay_of(wish)}
     except BaseException as error:  # noqa: BLE001 - the parent decides what each exception means
-        failure = outcomes.failure_of(error)
+        failure = failure_of(error)
         return {
             "error": failure.type,
             "kinds": [(kind.__module__, kind.__qualname__) for kind in type(error).__mro__],

@@ -12,7 +12,7 @@ from mainspring.chunk import Item
 from mainspring.chunk_task import ChunkTask
 from mainspring.context import Context
 from mainspring.errors import CannotStoreResult
-from mainspring.worker import outcomes
+from mainspring.worker.failures import failure_of
 from mainspring.worker.run import Run, Stop
 
 Verdict = tuple[Any, BaseException | None]  # the job's result, or the exception with which it failed
@@ -85,7 +85,7 @@ class ChunkRun:
     def raised(self, error: BaseException) -> list[tuple[Run, Verdict]]:
         with contextlib.suppress(Exception):  # an exception may refuse attributes; then each job formats it anew
             error.mainspring_failure = None  # type: ignore[attr-defined] # a reused exception may carry an old one
-            error.mainspring_failure = outcomes.failure_of(error)  # type: ignore[attr-defined]
+            error.mainspring_failure = failure_of(error)  # type: ignore[attr-defined]
         return self._endings([(None, error)] * len(self.runs))
 
     def _endings(self, by_handler: list[Verdict]) -> list[tuple[Run, Verdict]]:

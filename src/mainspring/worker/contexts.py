@@ -13,9 +13,8 @@ from mainspring.features.durable.run import DurableRun
 from mainspring.job import Outcome
 from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Completion
-from mainspring.worker import outcomes
 from mainspring.worker.progress import Progress
-from mainspring.worker.run import Run
+from mainspring.worker.run import Run, completed
 from mainspring.worker.threads import Threads
 
 
@@ -67,7 +66,7 @@ class Contexts:
     def _transact(self, run: Run, connection: Any) -> Completion:
         def outcome() -> Outcome:
             assert run.context is not None  # noqa: S101 - it has opened the transaction
-            run.context.effects.outcome = outcomes.completed(run, self._store.clock.now())
+            run.context.effects.outcome = completed(run, self._store.clock.now())
             return run.context.effects.outcome
 
         return self._store.completion(outcome, connection)

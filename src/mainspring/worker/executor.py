@@ -17,12 +17,12 @@ from mainspring.job import Outcome
 from mainspring.log import get_log, running
 from mainspring.middleware import Middleware, RunCall
 from mainspring.task import Task
-from mainspring.worker import outcomes
 from mainspring.worker.admission import StartCheck
 from mainspring.worker.chunk_run import ChunkRun
 from mainspring.worker.contexts import Contexts
+from mainspring.worker.failures import message_of
 from mainspring.worker.processes import Processes
-from mainspring.worker.run import Run, Stop, in_this_thread
+from mainspring.worker.run import Run, Stop, failed, in_this_thread, outcome_of_error, outcome_of_value
 from mainspring.worker.threads import HeldBack, Threads
 
 log = get_log("mainspring.worker")
@@ -67,7 +67,7 @@ class Executor:
                 value = await self._call(run)
         except BaseException as error:  # noqa: BLE001 - every exception decides the outcome
             return self._raised(run, error)
-        return outcomes.returned(run, value, self._clock.now())
+        return outcome_of_value(run, value, self._clock.now())
 
     async def run_chunk(self, runs: list[Run], slot: asyncio.Task[None]) -> list[tuple[Run, Outcome | None]]:
         """Run several jobs by one call of their handler; return what becomes of each."""
@@ -81,18 +81,18 @@ class Executor:
     # -- outcomes -------------------------------------------------------------------------------
 
     def _outcome(self, run: Run, value: Any, error: BaseException | None) -> Outcome | None:
-        return self._raised(run, error) if error is not None else outcomes.returned(run, value, self._clock.now())
+        return self._raised(run, error) if error is not None else outcome_of_value(run, value, self._clock.now())
 
     def _raised(self, run: Run, error: BaseException) -> Outcome | None:
         if run.context is not None and run.context.effects.committed:
-            shown = f"{type(error).__name__}: {outcomes.message_of(error)}"
+            shown = f"{type(error).__name__}: {message_of(error)}"
             log.warning("raised_after_commit", job_id=run.claim.id, task=run.claim.task, error=shown)
         if run.admitted:
             run.error = TimeoutError() if run.stop is Stop.TIMEOUT else error
         try:
-            return outcomes.raised(run, error, self._clock.now())
+            return outcome_of_error(run, error, self._clock.now())
         except Exception as broken:  # noqa: BLE001 - say of the user's own subclass of Wish; the slot must survive it
-            return outcomes.failed(run, broken, self._clock.now())
+            return failed(run, broken, self._clock.now())
 
     # -- calls ----------------------------------------------------------------------------------
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from mainspring.clock import Millis
 from mainspring.job import Status
+from mainspring.json_text import read_object
+from mainspring.retry import Retry
 from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Measured, StalledRun
-from mainspring.worker import outcomes
+from mainspring.task import Task
 from mainspring.worker.after_ack import AfterAck
 from mainspring.worker.clock_watch import ClockWatch
 from mainspring.worker.heartbeat import Heartbeat
@@ -68,7 +71,7 @@ class Maintenance:
             self._must_recover = False
 
     def _after_stall(self, run: StalledRun) -> Millis | None:
-        return outcomes.after_stall(self._runtime.task_named(run.task), run)
+        return after_stall(self._runtime.task_named(run.task), run)
 
     async def _leave_time_to_wake(self, every: float) -> None:
         """After a long pause, wait before any worker is declared dead: for half a lease, and for our own heartbeat.
@@ -101,3 +104,18 @@ class Maintenance:
             if self._stopping.is_set() or self._loop.time() - began > PRUNE_FOR:
                 return  # there is more; the next look goes on
         self._pruned_at = self._loop.time()
+
+
+def after_stall(task: Task[..., Any, Any] | None, run: StalledRun) -> Millis | None:
+    """Return the delay before a stalled job's next attempt, by the job's own policy or its task's; None to give up.
+
+    A worker that does not know the task uses the default policy. So does a worker whose policy fails.
+    """
+    own = read_object(run.options).get("retry")
+    try:
+        retry = Retry.from_data(own) if own else Retry() if task is None else task.retry_in(run.queue)
+        error = TimeoutError("it ran longer than its timeout and the grace")
+        delay = retry.delay(run.attempt, error) if retry.allows(error) else None
+    except Exception:  # noqa: BLE001 - a policy may be the user's own function
+        return Retry().delay(run.attempt, TimeoutError())
+    return None if delay is None else max(0, delay)

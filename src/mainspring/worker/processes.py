@@ -19,7 +19,7 @@ from mainspring.job import Claim, NewJob
 from mainspring.log import set_up_of_children
 from mainspring.task import Task
 from mainspring.worker import child as child_side
-from mainspring.worker import outcomes
+from mainspring.worker.failures import as_failure
 from mainspring.worker.run import Dumped
 from mainspring.worker.threads import HeldBack
 
@@ -181,7 +181,7 @@ def error_from(answer: dict[str, Any]) -> Exception:
         error = kind.__new__(kind, answer["message"])  # not __init__: it may need arguments that we do not have
     except TypeError:
         error = Exception(answer["message"])
-    failure = outcomes.as_failure(answer["error"], answer["message"], answer["traceback"])
+    failure = as_failure(answer["error"], answer["message"], answer["traceback"])
     error.mainspring_failure = failure  # type: ignore[attr-defined]
     return error
 

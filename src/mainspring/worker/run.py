@@ -1,23 +1,42 @@
-"""One run of a job in a worker, from its claim to its outcome."""
+"""One run of a job in a worker: what is known about it, how to stop it, and what becomes of the job when it ends."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 import time
+import types
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from mainspring.clock import Millis
-from mainspring.context import Context
+from mainspring.clock import Millis, duration
+from mainspring.context import UNSET, Context
+from mainspring.errors import (
+    Cancel,
+    CannotStoreResult,
+    Discard,
+    InvalidPayload,
+    Snooze,
+    UnsupportedCall,
+    Wish,
+    WorkerCrashed,
+)
 from mainspring.feature import Recheck
 from mainspring.features.durable.run import DurableRun
-from mainspring.job import Claim
+from mainspring.features.durable.states import reason_for
+from mainspring.features.durable.suspension import is_suspended
+from mainspring.job import Claim, Move, Outcome
 from mainspring.json_text import read_object
 from mainspring.retry import Retry
+from mainspring.stores.engine.ack import LONGEST_MESSAGE
 from mainspring.task import Task
+from mainspring.worker.failures import failure_of, storable
+
+T = TypeVar("T")
 
 
 class Stop(StrEnum):
@@ -136,6 +155,138 @@ class Run:
         return effects.committing or (effects.committed and stop is Stop.LOST)
 
 
+# -- what becomes of the job ----------------------------------------------------------------------
+
+HOPELESS = InvalidPayload, CannotStoreResult, UnsupportedCall  # the next attempt would fail in the same way
+CROWDED_DELAY: Millis = 500  # gives other workers a chance before the worker that handed the job back claims it again
+
+HANDED_BACK: dict[Stop | None, tuple[Millis, str]] = {
+    Stop.CROWDED: (CROWDED_DELAY, "its worker had no room for it"),
+    Stop.HALTED: (0, "it was halted before it started"),
+}
+
+
+def outcome_of_value(run: Run, value: Any, now: Millis) -> Outcome | None:
+    """Return the outcome of a handler that returned. It counts even after the timeout: the work is done.
+
+    Two exceptions are for handlers that caught the exception meant to unwind them. If the claim is lost, return None.
+    If the job was to be suspended, it still is.
+    """
+    if run.durable is not None and run.durable.lost:
+        return None
+    if run.durable is not None and run.durable.suspension is not None:
+        return suspended(run, now)
+    try:
+        return completed(run, now, value)
+    except Exception as error:  # noqa: BLE001 - CannotStoreResult, or one of the user's types that cannot be dumped
+        return outcome(run, Move.DEAD, now, failure=failure_of(error))
+
+
+def completed(run: Run, now: Millis, value: Any = None) -> Outcome:
+    """Return a completed outcome: with the result (the one set on the context, if any) and the follow-up jobs."""
+    effects = run.context.effects if run.context is not None else None
+    if effects is not None and effects.result is not UNSET:
+        value = effects.result
+    result = value.text if isinstance(value, Dumped) else run.task.payload.dump_result(value)
+    follow_ups = tuple(effects.follow_ups) if effects is not None else ()
+    claim = run.claim
+    return Outcome(claim.id, claim.token, Move.DONE, run.started_at, now, 0, result, None, "", follow_ups, claim.ref)
+
+
+def outcome_of_error(run: Run, error: BaseException, now: Millis) -> Outcome | None:
+    """Return the outcome of a handler that raised or was stopped; None if the claim is lost and nothing may be written.
+
+    Whatever a handler raises after its worker has told it to stop counts as the answer to that, and uses no attempt:
+    libraries turn a cancellation into errors of their own.
+    """
+    if run.stop is Stop.LOST or (run.durable is not None and run.durable.lost):
+        return None
+    if run.stop is Stop.CANCEL:
+        return outcome(run, Move.CANCEL, now, reason=run.stop_reason)
+    if run.stop in HANDED_BACK:
+        delay, reason = HANDED_BACK[run.stop]
+        return outcome(run, Move.RELEASE, now, delay=delay, reason=reason)
+    if run.durable is not None and run.durable.suspension is not None and is_suspended(error):
+        return suspended(run, now)
+    if run.stop is Stop.SHUTDOWN and not isinstance(error, (Snooze, Discard)):
+        return outcome(run, Move.RELEASE, now, reason="its worker stopped")
+    if run.stop is Stop.TIMEOUT:
+        error = TimeoutError(f"ran longer than its timeout of {run.claim.timeout / 1000:g} s").with_traceback(
+            error.__traceback__
+        )
+    return by_wish(run, error, now) if isinstance(error, Wish) else failed(run, error, now)
+
+
+def suspended(run: Run, now: Millis) -> Outcome:
+    """Return the outcome of a function that sleeps or waits. The same commit writes the record of that."""
+    assert run.durable is not None  # noqa: S101 - the callers have checked it
+    assert run.durable.suspension is not None  # noqa: S101
+    pause = run.durable.suspension
+    run.recheck = pause.recheck
+    return outcome(run, Move.SUSPEND, now, delay=pause.delay(run.durable.now()), waits_for=pause.key, steps=pause.steps)
+
+
+def by_wish(run: Run, wish: Wish, now: Millis) -> Outcome:
+    if isinstance(wish, Snooze):
+        return outcome(run, Move.SNOOZE, now, delay=duration(wish.delay), reason=wish.reason)
+    if isinstance(wish, Cancel):
+        return outcome(run, Move.CANCEL, now, reason=wish.reason)
+    return outcome(run, Move.DEAD, now, failure=failure_of(wish), reason=wish.reason)
+
+
+def failed(run: Run, error: BaseException, now: Millis) -> Outcome:
+    failure, step = failure_of(error), None if run.durable is None else run.durable.failed_step
+    reason = "" if step is None else reason_for(step)
+    if isinstance(error, WorkerCrashed):
+        return outcome(run, Move.CRASH, now, failure=failure)
+    if isinstance(error, HOPELESS):
+        return outcome(run, Move.DEAD, now, failure=failure, reason=reason)
+    try:
+        delay = retry_delay(run, error)
+    except Exception as broken:  # noqa: BLE001 - a policy may be the user's function, and must not lose the job
+        note = f"\nThe retry policy failed too, and the default one was used:\n{failure_of(broken).traceback}"
+        failure = replace(failure, traceback=failure.traceback + note)
+        delay = default_delay(run, error)
+    if delay is None:
+        return outcome(run, Move.DEAD, now, failure=failure, reason=reason)
+    return outcome(run, Move.RETRY, now, delay=delay, failure=failure, reason=reason)
+
+
+def retry_delay(run: Run, error: BaseException) -> Millis | None:
+    """Return the delay before the next attempt; None to give up."""
+    retry = run.retry
+    if run.claim.attempt >= run.claim.max_attempts or not retry.allows(error):
+        return None
+    delay = retry.delay(run.claim.attempt, error)
+    return None if delay is None else max(0, delay)
+
+
+def default_delay(run: Run, error: BaseException) -> Millis | None:
+    return None if run.claim.attempt >= run.claim.max_attempts else Retry().delay(run.claim.attempt, error)
+
+
+def outcome_of_unknown_task(run: Run, now: Millis) -> Outcome:
+    """Release the job at once to workers that know its task, without using an attempt."""
+    return outcome(run, Move.RELEASE, now, reason=f"its worker does not know task {run.claim.task!r}")
+
+
+def outcome(run: Run, move: Move, now: Millis, *, reason: str = "", **rest: Any) -> Outcome:
+    claim = run.claim
+    return Outcome(
+        claim.id,
+        claim.token,
+        move,
+        run.started_at,
+        now,
+        reason=storable(reason, LONGEST_MESSAGE),
+        ref=claim.ref,
+        **rest,
+    )
+
+
+# -- where its handler runs ------------------------------------------------------------------------
+
+
 def in_this_thread(runs: Sequence[Run], handler: Callable[[], Any]) -> Any:
     """Call the handler of these runs. Meanwhile note the thread it runs in, to show its stack if it hangs."""
     for run in runs:
@@ -145,3 +296,26 @@ def in_this_thread(runs: Sequence[Run], handler: Callable[[], Any]) -> Any:
     finally:
         for run in runs:
             run.handler_thread = None
+
+
+@types.coroutine
+def run_in_new_context(work: Coroutine[Any, Any, T], on_wait: Callable[[], None]) -> Generator[Any, Any, T]:
+    """Await a coroutine in a copy of the current context. Call `on_wait` when it first has to wait."""
+    context = contextvars.copy_context()
+    step: Callable[[Any], Any] = work.send
+    argument: Any = None
+    try:
+        wanted = context.run(step, None)
+    except StopIteration as stop:
+        return cast("T", stop.value)
+    on_wait()
+    while True:
+        try:
+            argument = yield wanted
+            step = work.send
+        except BaseException as error:  # noqa: BLE001 - whatever is thrown at us is for the coroutine
+            step, argument = work.throw, error
+        try:
+            wanted = context.run(step, argument)
+        except StopIteration as stop:
+            return cast("T", stop.value)

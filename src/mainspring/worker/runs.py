@@ -14,12 +14,11 @@ from mainspring.feature import Refusal
 from mainspring.job import Outcome
 from mainspring.log import get_log
 from mainspring.stores.protocol import Pulse
-from mainspring.worker import outcomes
 from mainspring.worker.acker import Acker
 from mainspring.worker.after_ack import AfterAck
 from mainspring.worker.chunker import PendingChunk
 from mainspring.worker.reporter import Reporter
-from mainspring.worker.run import Run, Stop
+from mainspring.worker.run import Run, Stop, outcome_of_error
 from mainspring.worker.stuck import StuckSlots
 
 log = get_log("mainspring.worker")
@@ -103,7 +102,7 @@ class Runs:
             ):  # a feature is being asked, or a slot has just taken it out to start it
                 waits_in.remove(run)
             self._let_go(run)
-            outcome = outcomes.raised(run, asyncio.CancelledError(), self._clock.now())
+            outcome = outcome_of_error(run, asyncio.CancelledError(), self._clock.now())
             if outcome is not None:
                 self.acker.add(run, outcome)
             else:
@@ -112,7 +111,7 @@ class Runs:
     def abandon(self, run: Run) -> None:
         """Leave behind a handler that does not stop. The process is about to end, and its threads with it."""
         self.stuck.forget(run)
-        outcome = outcomes.raised(run, asyncio.CancelledError(), self._clock.now())
+        outcome = outcome_of_error(run, asyncio.CancelledError(), self._clock.now())
         self._let_go(run)
         if outcome is not None:
             self.acker.add(run, outcome)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
-import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Generic, Protocol, TypeVar, cast
+from collections.abc import Coroutine
+from typing import Any, Generic, Protocol, TypeVar
 
-T = TypeVar("T")
+from mainspring.worker.run import run_in_new_context
+
 W = TypeVar("W")  # what one slot runs at a time
 W_contra = TypeVar("W_contra", contravariant=True)
 
@@ -102,22 +101,6 @@ class SlotPool(Generic[W]):
         await fed
 
 
-def frames_of(slot: asyncio.Task[None]) -> list[types.FrameType]:
-    """Return the frames of a suspended slot, down to what its handler awaits.
-
-    `Task.get_stack` would stop at `run_in_new_context`.
-    """
-    frames: list[types.FrameType] = []
-    awaitable: Any = slot.get_coro()
-    while (frame := getattr(awaitable, "cr_frame", None) or getattr(awaitable, "gi_frame", None)) is not None:
-        frames.append(frame)
-        if frame.f_code is run_in_new_context.__code__:
-            awaitable = frame.f_locals["work"]
-        else:
-            awaitable = getattr(awaitable, "cr_await", None) or getattr(awaitable, "gi_yieldfrom", None)
-    return frames
-
-
 def uncancel(slot: asyncio.Task[None]) -> None:
     """Clear the cancellation of a slot: it was meant for the slot's job."""
     while slot.cancelling():
@@ -129,26 +112,3 @@ async def shed_cancellation(slot: asyncio.Task[None]) -> None:
     uncancel(slot)
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.sleep(0)
-
-
-@types.coroutine
-def run_in_new_context(work: Coroutine[Any, Any, T], on_wait: Callable[[], None]) -> Generator[Any, Any, T]:
-    """Await a coroutine in a copy of the current context. Call `on_wait` when it first has to wait."""
-    context = contextvars.copy_context()
-    step: Callable[[Any], Any] = work.send
-    argument: Any = None
-    try:
-        wanted = context.run(step, None)
-    except StopIteration as stop:
-        return cast("T", stop.value)
-    on_wait()
-    while True:
-        try:
-            argument = yield wanted
-            step = work.send
-        except BaseException as error:  # noqa: BLE001 - whatever is thrown at us is for the coroutine
-            step, argument = work.throw, error
-        try:
-            wanted = context.run(step, argument)
-        except StopIteration as stop:
-            return cast("T", stop.value)

@@ -8,15 +8,16 @@ stuck when this is true of all its jobs. Runs that are told to stop because the 
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import traceback
 from collections.abc import Collection, Iterable
 from itertools import takewhile
 from types import FrameType
+from typing import Any
 
 from mainspring.log import get_log
-from mainspring.worker.run import Run, Stop, in_this_thread
-from mainspring.worker.slots import frames_of
+from mainspring.worker.run import Run, Stop, in_this_thread, run_in_new_context
 
 log = get_log("mainspring.worker")
 
@@ -103,3 +104,19 @@ def frames_in_thread(thread: int) -> list[FrameType]:
 
 def frames_in_coroutine(run: Run) -> list[FrameType]:
     return frames_of(run.slot) if run.slot is not None else []
+
+
+def frames_of(slot: asyncio.Task[None]) -> list[FrameType]:
+    """Return the frames of a suspended slot, down to what its handler awaits.
+
+    `Task.get_stack` would stop at `run_in_new_context`.
+    """
+    frames: list[FrameType] = []
+    awaitable: Any = slot.get_coro()
+    while (frame := getattr(awaitable, "cr_frame", None) or getattr(awaitable, "gi_frame", None)) is not None:
+        frames.append(frame)
+        if frame.f_code is run_in_new_context.__code__:
+            awaitable = frame.f_locals["work"]
+        else:
+            awaitable = getattr(awaitable, "cr_await", None) or getattr(awaitable, "gi_yieldfrom", None)
+    return frames

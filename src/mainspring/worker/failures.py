@@ -1,0 +1,90 @@
+"""Describes exceptions for the store: type, message and traceback, shortened and without what no store accepts."""
+
+from __future__ import annotations
+
+import traceback
+
+from mainspring.errors import Failure
+from mainspring.stores.engine.ack import LONGEST_MESSAGE, LONGEST_TRACEBACK, shorten
+
+CAUSED = "\nThis exception led to the following one:\n\n"
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Describe an exception. One that came from a child process brings its own description along."""
+    failure = attached_failure(error)
+    if failure is not None:
+        return failure
+    trace = trace_of(error) if error.__traceback__ else ""
+    return as_failure(type(error).__name__, message_of(error), trace)
+
+
+def as_failure(kind: str, message: str, trace: str) -> Failure:
+    """Return a failure that stores accept: without lone surrogates, and shortened."""
+    return Failure(storable(kind, LONGEST_MESSAGE), storable(message, LONGEST_MESSAGE), storable(trace))
+
+
+def attached_failure(error: BaseException) -> Failure | None:
+    """Return the description attached to the exception, if any. Some exceptions raise on any attribute access."""
+    try:
+        failure: Failure | None = getattr(error, "mainspring_failure", None)
+    except Exception:  # noqa: BLE001
+        return None
+    return failure if isinstance(failure, Failure) else None
+
+
+def trace_of(error: BaseException) -> str:
+    """Return the traceback, with the exceptions that led to this one.
+
+    Long messages are shortened first. Python would split them into lines: for 50 MB that takes seconds, in which the
+    worker does nothing else.
+    """
+    try:
+        if all(has_short_message(cause) for cause in causes_of(error)):
+            return "".join(traceback.format_exception(error))
+        return CAUSED.join(short_trace_of(cause) + more_about(cause) for cause in causes_of(error))
+    except Exception:  # noqa: BLE001 - before 3.12, Python failed on exceptions that raise when asked for their notes
+        return short_trace_of(error)
+
+
+def causes_of(error: BaseException) -> list[BaseException]:
+    """Return the exception and those that led to it, the earliest first."""
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and not any(link is seen for seen in chain):
+        chain.append(link)
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    return chain[::-1]
+
+
+def has_short_message(error: BaseException) -> bool:
+    texts = [message_of(error), *getattr(error, "__notes__", ())]
+    within = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return sum(map(len, texts)) <= LONGEST_TRACEBACK and all(has_short_message(cause) for cause in within)
+
+
+def short_trace_of(error: BaseException) -> str:
+    """Return the traceback of this exception alone."""
+    lines = "".join(traceback.format_tb(error.__traceback__))
+    message = shorten(message_of(error), LONGEST_MESSAGE)
+    return f"Traceback (most recent call last):\n{lines}{type(error).__name__}: {message}\n"
+
+
+def more_about(error: BaseException) -> str:
+    """Return the exception's notes, and the exceptions of a group."""
+    notes = [f"{shorten(note, LONGEST_MESSAGE)}\n" for note in getattr(error, "__notes__", ())]
+    within = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return "".join([*notes, *(f"\nIn this group:\n\n{short_trace_of(cause)}{more_about(cause)}" for cause in within)])
+
+
+def message_of(error: BaseException) -> str:
+    """Return the exception's message, even if its `__str__` raises."""
+    try:
+        return str(error)
+    except Exception as worse:  # noqa: BLE001
+        return f"<its message raised {type(worse).__name__}>"
+
+
+def storable(text: str, most: int = LONGEST_TRACEBACK) -> str:
+    """Shorten the text and escape lone surrogates (undecodable bytes of file names, say), which no store accepts."""
+    return shorten(text, most).encode("utf-8", "backslashreplace").decode()
