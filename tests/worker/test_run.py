@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from datetime import timedelta
 from typing import Any
 
@@ -24,10 +25,12 @@ from mainspring.worker.run import (
     outcome_of_error,
     outcome_of_unknown_task,
     outcome_of_value,
+    run_in_new_context,
 )
 from tests.worker.working import new_app, run_of
 
 NOW = 5000
+name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
 
 
 class Unfit:
@@ -267,3 +270,47 @@ def test_long_error_messages_and_reasons_are_shortened(app: Mainspring) -> None:
         assert shown.rstrip().endswith(" end")
     assert outcome.failure.message.startswith("begin ")
     assert len(raised(run_of(app, "work"), Cancel(text)).reason) < 4200
+
+
+# -- a context of its own ------------------------------------------------------------------------
+
+
+async def test_context_variables_do_not_leak_from_a_new_context() -> None:
+    async def work() -> str:
+        before = name.get()
+        name.set("worker")
+        await asyncio.sleep(0)
+        assert name.get() == "worker"
+        return before
+
+    name.set("caller")
+    assert await run_in_new_context(work(), lambda: None) == "caller"
+    assert name.get() == "caller"
+
+
+async def test_a_new_context_passes_on_errors_and_cancellations() -> None:
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await run_in_new_context(fails(), lambda: None)
+
+    cleaned: list[bool] = []
+
+    async def waits() -> str:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            cleaned.append(True)
+            return "swallowed"
+        return "never"
+
+    async def outer() -> str:
+        return await run_in_new_context(waits(), lambda: None)
+
+    task = asyncio.create_task(outer())
+    await asyncio.sleep(0)
+    task.cancel()
+    assert await task == "swallowed"
+    assert cleaned == [True]

@@ -5,8 +5,8 @@ A job passes these parts, in this order; each calls the next, and `Parts` connec
 - `Intake` (intake.py) decides how many jobs to claim and when, and claims them.
 - `Admission` (admission.py) asks the features about them and puts those that may run into `Runs.ready`, or into chunks
   (chunker.py) first. `Gate` (gate.py) knows what is halted.
-- `SlotPool` (slots.py) takes them out, as many at once as the worker has slots, and `Runner` (runner.py) runs each:
-- `StartCheck` (admission.py) checks once more that it may start,
+- `SlotPool` (slots.py) takes them out, as many at once as the worker has slots, and runs each:
+- `StartCheck` (gate.py) checks once more that it may start,
 - `Executor` (executor.py) calls its handler on the event loop, in a thread or in a child process, and returns its
   `Outcome` (run.py),
 - `Runs` (runs.py) takes it out of what the worker holds, and passes its outcome on.

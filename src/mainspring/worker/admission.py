@@ -1,30 +1,25 @@
-"""Decides whether claimed jobs may run: after their claim (`Admission`), and once more when they start (`StartCheck`).
+"""Decides whether claimed jobs may run, and passes those that may on to the slots.
 
 What can keep a job from running are halts and pauses (see `Gate`), features (see mainspring.feature), and a worker that
-stops.
+stops. A job may wait for a slot after that, so `StartCheck` (gate.py) checks once more when it starts.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine
 from typing import Any, cast
 
-from mainspring.errors import StoreError
 from mainspring.feature import HANDOVER_WAIT, Refusal
 from mainspring.job import Claim
-from mainspring.log import get_log
 from mainspring.runtime import Runtime
 from mainspring.task import Task
 from mainspring.worker.after_ack import AfterAck
-from mainspring.worker.chunker import Chunker, PendingChunk
-from mainspring.worker.gate import Gate
-from mainspring.worker.outage import Outage
+from mainspring.worker.chunker import Chunker
+from mainspring.worker.gate import Gate, log_failure
 from mainspring.worker.run import Run, Stop, outcome_of_unknown_task
 from mainspring.worker.runs import Runs
 from mainspring.worker.slots import SlotPool
-
-log = get_log("mainspring.worker")
 
 
 class Admission:
@@ -35,7 +30,7 @@ class Admission:
         runtime: Runtime,
         gate: Gate,
         runs: Runs,
-        slots: SlotPool[Run | PendingChunk],
+        slots: SlotPool,
         *,
         after_ack: AfterAck,
     ) -> None:
@@ -47,7 +42,7 @@ class Admission:
         self._after_ack = after_ack
         self._loop = asyncio.get_running_loop()
         self._under_way: set[asyncio.Task[None]] = set()
-        self.chunker = Chunker(slots)
+        self.chunker = Chunker(slots.put)
         self.may_stand_by = False  # whether refused runs may wait here, in case their features let them pass after all
         self.standing_by = 0  # runs that do so
 
@@ -169,59 +164,3 @@ class Admission:
         if self.chunker.is_used:
             self.chunker.settle()
         self._slots.feed()
-
-
-class StartCheck:
-    """The last check, when a slot is about to start runs that may have waited for long."""
-
-    def __init__(self, runtime: Runtime, gate: Gate, runs: Runs, outage: Outage) -> None:
-        self._features = runtime.features
-        self._clock = runtime.store.clock
-        self._gate = gate
-        self._runs = runs
-        self._outage = outage
-
-    async def end_unstartable(self, runs: Sequence[Run]) -> None:
-        """End the runs that may not start any more."""
-        if any(run.needs_recheck for run in runs):
-            await self._ask_guards(runs)
-        if not all(self._gate.permits(run.claim.queue) for run in runs) or self._gate.is_shut:
-            await self._ask_gate(runs)
-
-    def permits(self, run: Run) -> bool:
-        """Return whether a run that has begun may still call its handler. Any thread may ask."""
-        return self._gate.permits(run.claim.queue) and (not run.admitted or self._features.permits(run.claim))
-
-    async def _ask_guards(self, runs: Sequence[Run]) -> None:
-        """End runs that passed their features but may not start any more: a breaker opened, or they expired."""
-        waiting = {run.claim.id: run for run in runs if run.admitted and not run.ended}
-        claims = [run.claim for run in waiting.values()]
-        try:
-            refused = await self._features.recheck(claims, self._clock.now())
-        except Exception as error:  # noqa: BLE001 - whatever failed, the slot must go on
-            log_failure(list(waiting.values()), error)
-            for run in waiting.values():
-                self._runs.end(run, Stop.CROWDED)
-            return
-        for job_id, refusal in refused.items():
-            if not waiting[job_id].ended:  # it stays guarded, so that its features are told that it has ended
-                self._runs.refuse(waiting[job_id], refusal)
-
-    async def _ask_gate(self, runs: Sequence[Run]) -> None:
-        """End runs that are halted. If the last look at the halts is too old, look again first."""
-        unsure = False
-        if not self._gate.is_shut:
-            try:
-                await self._gate.refresh()
-            except StoreError as error:
-                self._outage.failed("gate", error)
-                unsure = True
-        for run in runs:
-            if self._gate.is_shut:  # they were claimed before the worker was told to stop
-                self._runs.end(run, Stop.SHUTDOWN)
-            elif unsure or self._gate.stops(run.claim.queue):
-                self._runs.end(run, Stop.CROWDED if unsure else Stop.HALTED)
-
-
-def log_failure(runs: Sequence[Run], error: Exception) -> None:
-    log.warning("admission_failed", jobs=len(runs), error=f"{type(error).__name__}: {error}")

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mainspring.chunk import Chunk
 from mainspring.clock import Millis
 from mainspring.worker.run import Run
-from mainspring.worker.slots import SlotPool
 
 Kind = tuple[str, Millis]  # task and timeout: the timeout applies to the whole chunk
 
@@ -22,10 +21,10 @@ Kind = tuple[str, Millis]  # task and timeout: the timeout applies to the whole 
 class PendingChunk:
     """The waiting jobs of one kind. Each time it is posted, one chunk may be taken."""
 
-    def __init__(self, chunk: Chunk, slots: SlotPool[Run | PendingChunk]) -> None:
+    def __init__(self, chunk: Chunk, put: Callable[[PendingChunk], None]) -> None:
         self.size, self.wait = chunk.size, chunk.seconds
         self.waiting: deque[Run] = deque()
-        self._slots = slots
+        self._put = put
         self._posted = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -67,7 +66,7 @@ class PendingChunk:
 
     def _post_one(self) -> None:
         self._posted += 1
-        self._slots.put(self)
+        self._put(self)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
@@ -76,10 +75,10 @@ class PendingChunk:
 
 
 class Chunker:
-    """All pending chunks of a worker."""
+    """All pending chunks of a worker. `put` passes one on to the slots."""
 
-    def __init__(self, slots: SlotPool[Run | PendingChunk]) -> None:
-        self._slots = slots
+    def __init__(self, put: Callable[[PendingChunk], None]) -> None:
+        self._put = put
         self._by_kind: dict[Kind, PendingChunk] = {}
         self._seen: set[PendingChunk] = set()
         self._share = 0.0
@@ -140,6 +139,6 @@ class Chunker:
         if (pending := self._by_kind.get(kind)) is None:
             chunk = run.task.chunk
             assert chunk is not None  # noqa: S101 - only runs of chunk tasks are added
-            pending = self._by_kind[kind] = PendingChunk(chunk, self._slots)
+            pending = self._by_kind[kind] = PendingChunk(chunk, self._put)
             self.is_used = True
         return pending

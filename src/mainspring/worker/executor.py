@@ -17,10 +17,10 @@ from mainspring.job import Outcome
 from mainspring.log import get_log, running
 from mainspring.middleware import Middleware, RunCall
 from mainspring.task import Task
-from mainspring.worker.admission import StartCheck
 from mainspring.worker.chunk_run import ChunkRun
 from mainspring.worker.contexts import Contexts
 from mainspring.worker.failures import message_of
+from mainspring.worker.gate import StartCheck
 from mainspring.worker.processes import Processes
 from mainspring.worker.run import Run, Stop, failed, in_this_thread, outcome_of_error, outcome_of_value
 from mainspring.worker.threads import HeldBack, Threads

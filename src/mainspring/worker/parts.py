@@ -8,11 +8,11 @@ from collections.abc import Callable
 from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Wake
 from mainspring.worker.acker import Acker
-from mainspring.worker.admission import Admission, StartCheck
+from mainspring.worker.admission import Admission
 from mainspring.worker.after_ack import AfterAck
 from mainspring.worker.contexts import Contexts
 from mainspring.worker.executor import Executor
-from mainspring.worker.gate import Gate
+from mainspring.worker.gate import Gate, StartCheck
 from mainspring.worker.heartbeat import Heartbeat
 from mainspring.worker.intake import Intake
 from mainspring.worker.maintenance import Maintenance
@@ -20,7 +20,6 @@ from mainspring.worker.membership import Membership
 from mainspring.worker.outage import Outage
 from mainspring.worker.progress import Progress
 from mainspring.worker.reporter import Reporter
-from mainspring.worker.runner import Runner
 from mainspring.worker.runs import Runs
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.slots import SlotPool
@@ -61,8 +60,7 @@ class Parts:
         self.executor = make_executor(
             contexts, check, runtime.middleware, threads, processes=settings.child_processes, clock=store.clock
         )
-        runner = Runner(self.gate, check, self.executor, self.runs)
-        self.slots = SlotPool(settings.concurrency, self.runs.ready, runner)
+        self.slots = SlotPool(settings.concurrency, self.runs, self.gate, check, self.executor)
         self.admission = Admission(runtime, self.gate, self.runs, self.slots, after_ack=self.after_ack)
         self.membership = Membership(runtime, settings, outage, on_wake)
         self.unknown_tasks = UnknownTasks(runtime, worker, outage)

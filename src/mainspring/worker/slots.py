@@ -8,40 +8,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import Coroutine
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Sequence
 
-from mainspring.worker.run import run_in_new_context
-
-W = TypeVar("W")  # what one slot runs at a time
-W_contra = TypeVar("W_contra", contravariant=True)
+from mainspring.clock import since_boot
+from mainspring.worker.chunker import PendingChunk
+from mainspring.worker.executor import Executor
+from mainspring.worker.gate import Gate, StartCheck
+from mainspring.worker.run import Run, run_in_new_context
+from mainspring.worker.runs import Runs
 
 SLOTS_PER_WAIT = 2  # slots that are set to work whenever a job has to wait, so that many are soon busy
 CANCEL_TIMEOUT = 1.0  # seconds that cancelled slots have to end
 MAX_TURN = 0.0005  # seconds for which one slot runs jobs that never wait, before the event loop gets its turn
 
 
-class SlotRunner(Protocol[W_contra]):
-    """What a slot does with a piece of work: in the worker, `Runner`."""
+class SlotPool:
+    """Runs what is in `Runs.ready`, in its order, in at most `limit` slots. A slot is started when it is needed."""
 
-    def run(self, work: W_contra, slot: asyncio.Task[None]) -> Coroutine[Any, Any, None]: ...
-
-
-class SlotPool(Generic[W]):
-    """Run what is in `ready`, in its order, in at most `limit` slots. A slot is started when it is needed."""
-
-    def __init__(self, limit: int, ready: deque[W], runner: SlotRunner[W]) -> None:
+    def __init__(self, limit: int, runs: Runs, gate: Gate, check: StartCheck, executor: Executor) -> None:
         self._limit = limit
-        self._ready = ready
-        self._runner = runner
+        self._runs = runs
+        self._ready = runs.ready
+        self._gate = gate
+        self._check = check
+        self._executor = executor
         self._slots: list[asyncio.Task[None]] = []
         self._resting: list[asyncio.Future[None]] = []
         self._closing = False
         self._loop = asyncio.get_running_loop()
 
-    def put(self, work: W) -> None:
-        self._ready.append(work)
+    def put(self, chunk: PendingChunk) -> None:
+        self._ready.append(chunk)
         self.feed()
 
     def feed(self) -> None:
@@ -61,6 +58,8 @@ class SlotPool(Generic[W]):
         if self._slots:
             await asyncio.wait(self._slots, timeout=CANCEL_TIMEOUT)
         self._slots.clear()
+
+    # -- slots ----------------------------------------------------------------------------------
 
     def _set_one_to_work(self) -> None:
         while self._resting:
@@ -88,7 +87,7 @@ class SlotPool(Generic[W]):
                 uncancel(slot)
 
     async def _run_some(self, slot: asyncio.Task[None]) -> None:
-        ready, run, time = self._ready, self._runner.run, self._loop.time
+        ready, run, time = self._ready, self.run, self._loop.time
         until = time() + MAX_TURN
         while ready and not self._closing:
             await run_in_new_context(run(ready.popleft(), slot), self.feed)
@@ -100,11 +99,47 @@ class SlotPool(Generic[W]):
         self._resting.append(fed)
         await fed
 
+    # -- what a slot does with a run ------------------------------------------------------------
 
-def uncancel(slot: asyncio.Task[None]) -> None:
-    """Clear the cancellation of a slot: it was meant for the slot's job."""
-    while slot.cancelling():
-        slot.uncancel()
+    async def run(self, run: Run | PendingChunk, slot: asyncio.Task[None]) -> None:
+        """Run one job in one slot, until its outcome is on the way to the store."""
+        if isinstance(run, PendingChunk):
+            await self._run_chunk(run.take(), slot)
+            return
+        if since_boot() > self._gate.open_until or run.needs_recheck:
+            await self._check.end_unstartable([run])
+            if run.ended:
+                return
+        self._runs.begin(run, slot)
+        outcome = await self._executor.run(run)
+        self._runs.finish(run, outcome)
+        if run.written is not None or slot.cancelling():  # a handler may have swallowed its cancellation
+            await leave([run], slot)
+
+    async def _run_chunk(self, runs: list[Run], slot: asyncio.Task[None]) -> None:
+        """Run several jobs in one slot by one call of their handler, until their outcomes are on the way."""
+        await self._check.end_unstartable(runs)
+        runs = [run for run in runs if not run.ended]
+        if not runs:  # all of them were taken away while they waited for this slot
+            self._runs.room.set()
+            return
+        self._runs.together += len(runs) - 1
+        for run in runs:
+            self._runs.begin(run, slot)
+        outcomes = await self._executor.run_chunk(runs, slot)
+        self._runs.together -= len(runs) - 1
+        for run, outcome in outcomes:
+            self._runs.finish(run, outcome)
+        await leave(runs, slot)
+
+
+async def leave(runs: Sequence[Run], slot: asyncio.Task[None]) -> None:
+    """Wait for the writes that must be done before the slot takes the next run, and end its cancellation."""
+    if slot.cancelling():
+        await shed_cancellation(slot)
+    for run in runs:
+        if run.written is not None:
+            await run.written
 
 
 async def shed_cancellation(slot: asyncio.Task[None]) -> None:
@@ -112,3 +147,9 @@ async def shed_cancellation(slot: asyncio.Task[None]) -> None:
     uncancel(slot)
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.sleep(0)
+
+
+def uncancel(slot: asyncio.Task[None]) -> None:
+    """Clear the cancellation of a slot: it was meant for the slot's job."""
+    while slot.cancelling():
+        slot.uncancel()
