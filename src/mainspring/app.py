@@ -173,9 +173,9 @@ class Mainspring:
         called = versioned(name or function.__name__, version)
         task = make(self.runtime.shared, function, called, options=options, ack=ack, names=names, steps=steps)
         if limited := (limits,) if isinstance(limits, (Limit, Rate)) else tuple(limits):
-            self.limits.of_task(task.name, limited)
+            self.runtime.declared_limits.of_task(task.name, limited)
         if fair is not None:
-            self.limits.of_fair_task(task.name, fair, queue_of(options))
+            self.runtime.declared_limits.of_fair_task(task.name, fair, queue_of(options))
         return self._register(task, exactly=version > 1)
 
     def queue(self, name: str, **options: Unpack[QueueOptions]) -> None:
@@ -190,7 +190,7 @@ class Mainspring:
 
     def limit_queue(self, queue: str, *limits: Limit | Rate) -> None:
         """Limit all jobs of a queue together: `app.limit_queue("mail", Limit(20), Rate(100, per=1))`."""
-        self.limits.of_queue(queue, limits)
+        self.runtime.declared_limits.of_queue(queue, limits)
 
     def every(
         self,

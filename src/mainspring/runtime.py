@@ -21,7 +21,9 @@ from mainspring.features.dependencies.feature import Dependencies
 from mainspring.features.durable.feature import Children
 from mainspring.features.durable.signals import SignalTimer
 from mainspring.features.expiry.feature import Expiry
-from mainspring.features.limits import Limits
+from mainspring.features.limits.api import Limits
+from mainspring.features.limits.feature import LimitsFeature
+from mainspring.features.limits.options import DeclaredLimits
 from mainspring.features.limits.timer import LimitTimer
 from mainspring.health import Contact
 from mainspring.jobs import Jobs
@@ -53,7 +55,8 @@ class Runtime:
         self.defaults = Defaults(defaults)
         self.breakers = Breakers(services)
         self.batches = Batches(services, self.pipeline, self.jobs.cancel_where)
-        self.limits = Limits(services, self.features)
+        self.limits = Limits(services)
+        self.declared_limits = DeclaredLimits(self.tasks, on_first=self._use_limits)
         newest, self.dependencies = NewestOnly(services, self.pipeline), Dependencies(services)
         for feature in (
             Children(services), newest, Expiry(services),
@@ -62,8 +65,13 @@ class Runtime:
         ):  # fmt: skip
             self.features.add(feature)
         self.shared = TaskServices(
-            services, self.pipeline, self.jobs, self.defaults, self.middleware, self.limits, newest, self.breakers
-        )
+            services, self.pipeline, self.jobs, self.defaults, self.middleware, self.declared_limits, newest,
+            self.breakers,
+        )  # fmt: skip
+
+    def _use_limits(self) -> None:
+        """Add the limits to the features. Without any limit, jobs do not meet them."""
+        self.features.add(LimitsFeature(self.services, self.declared_limits))
 
     async def close(self) -> None:
         await self.services.close()
@@ -98,7 +106,7 @@ class Runtime:
 
         timers = Timers(self.services)
         # also without limits: jobs may still wait for limits that were removed
-        timers.add(LimitTimer(self.services, self.limits))
+        timers.add(LimitTimer(self.services, self.declared_limits))
         timers.add(ScheduleTimer(self.services, self.pipeline))
         timers.add(SignalTimer(self.services))
         return timers

@@ -19,7 +19,7 @@ from mainspring.features.debounce.feature import NewestOnly
 from mainspring.features.dependencies import options as dependencies
 from mainspring.features.durable.journal import check_name
 from mainspring.features.expiry import options as expiry
-from mainspring.features.limits.api import Limits
+from mainspring.features.limits.options import DeclaredLimits
 from mainspring.handle import JobHandle
 from mainspring.ids import new_id
 from mainspring.job import FOREVER, Claim, FreshJobs, Inserted, NewJob, Priority
@@ -63,7 +63,7 @@ class TaskServices:
     jobs: Jobs
     defaults: Defaults
     middleware: Middleware
-    limits: Limits
+    limits: DeclaredLimits
     newest: NewestOnly
     breakers: Breakers
 

@@ -1,4 +1,4 @@
-"""What the desk remembers of limits."""
+"""What the coordinator remembers of limits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from mainspring.features.limits import coordinator as coordinator_module
 from mainspring.features.limits.coordinator import LimitCoordinator
 from mainspring.features.limits.options import Ticket
 from mainspring.features.limits.rules import Acquire, Release
-from mainspring.features.limits.state import Slots
-from mainspring.features.limits.storage import state_in
+from mainspring.features.limits.state import Slots, state_in
 from mainspring.stores.sqlite import MemoryStore
 
 FEW = 10

@@ -6,7 +6,7 @@ from mainspring import Limit, Rate
 from mainspring.features.limits.options import Ticket
 from mainspring.features.limits.rules import (
     Acquire,
-    Decision,
+    LimitDecision,
     LimitRequest,
     Release,
     Wait,
@@ -29,7 +29,7 @@ class Office:
     def __init__(self, *tickets: Ticket) -> None:
         self.states: dict[Key, State] = {ticket.document: state_of(ticket, None, 0) for ticket in tickets}
 
-    def __call__(self, *wishes: LimitRequest) -> Decision:
+    def __call__(self, *wishes: LimitRequest) -> LimitDecision:
         return decide(wishes, self.states, 0)
 
     def holders(self, ticket: Ticket) -> set[str]:
@@ -38,7 +38,7 @@ class Office:
         return set(state.holders)
 
 
-def names(decision: Decision) -> list[str]:
+def names(decision: LimitDecision) -> list[str]:
     return [ask.job_id for ask in decision.admitted]
 
 

@@ -63,7 +63,7 @@ class BreakerStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class BreakerAdmission:
     """Which calls may go through, and when the others may ask again."""
 
     granted: frozenset[str]
@@ -200,17 +200,17 @@ class Breakers:
 
     # -- around calls -----------------------------------------------------------------------------
 
-    async def admit(self, name: str, who: Sequence[str]) -> Admission:
+    async def admit(self, name: str, who: Sequence[str]) -> BreakerAdmission:
         """Return which of these may call the service now. Report each call's result by `note`."""
         view, now = self._view(name), self._services.store.clock.now()
         current = await self._current(name, view, now)
         if current.phase_at(now) is Phase.CLOSED:
-            return Admission(frozenset(who), view.defer)
+            return BreakerAdmission(frozenset(who), view.defer)
         granted: frozenset[str] = frozenset()
         if current.phase_at(now) is Phase.HALF_OPEN:
             granted = await self._probe(name, view, who)
             current = view.circuit or current
-        return Admission(granted, lambda: wait_of(current, now) + view.defer())
+        return BreakerAdmission(granted, lambda: wait_of(current, now) + view.defer())
 
     async def _probe(self, name: str, view: View, who: Sequence[str]) -> frozenset[str]:
         def decide(before: Circuit, now: Millis) -> tuple[Circuit, tuple[Phase, frozenset[str]]]:
@@ -223,11 +223,11 @@ class Breakers:
                 view.probes |= granted
         return granted
 
-    async def recheck(self, name: str) -> Admission:
+    async def recheck(self, name: str) -> BreakerAdmission:
         """Return how the breaker stands now, for jobs that were admitted earlier. No probe is granted."""
         view, now = self._view(name), self._services.store.clock.now()
         current = await self._current(name, view, now)
-        return Admission(frozenset(), lambda: wait_of(current, now) + view.defer())
+        return BreakerAdmission(frozenset(), lambda: wait_of(current, now) + view.defer())
 
     def permits(self, name: str, who: str) -> bool:
         """Return whether a call that was admitted may still be made, as far as this process knows."""

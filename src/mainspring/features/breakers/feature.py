@@ -7,7 +7,7 @@ from functools import partial
 
 from mainspring.clock import Millis
 from mainspring.feature import Candidate, Feature, Recheck, Refusal, refuse
-from mainspring.features.breakers.api import Admission, Breakers, key_of, reason_of
+from mainspring.features.breakers.api import BreakerAdmission, Breakers, key_of, reason_of
 from mainspring.features.breakers.options import OPTION
 from mainspring.features.breakers.rules import Phase
 from mainspring.job import Claim, Move
@@ -43,7 +43,7 @@ class BreakerFeature(Feature):
     def permits(self, job: Candidate) -> bool:
         return self._breakers.permits(job.option, job.claim.id)
 
-    def _refuse(self, name: str, claims: Sequence[Claim], admission: Admission) -> dict[str, Refusal]:
+    def _refuse(self, name: str, claims: Sequence[Claim], admission: BreakerAdmission) -> dict[str, Refusal]:
         recheck: Recheck = partial(self._is_closed, name)
         return {claim.id: self._suspend(name, claim, admission.delay(), recheck) for claim in claims}
 

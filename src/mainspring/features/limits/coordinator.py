@@ -16,10 +16,10 @@ from typing import NamedTuple
 from mainspring.clock import Millis
 from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.features.limits.fair_share import FairShare
-from mainspring.features.limits.options import Fair, Ticket
+from mainspring.features.limits.options import Fair, Ticket, call_of
 from mainspring.features.limits.rules import (
     Acquire,
-    Decision,
+    LimitDecision,
     LimitRequest,
     Prefetch,
     Wait,
@@ -28,10 +28,9 @@ from mainspring.features.limits.rules import (
     decide,
     state_of,
 )
-from mainspring.features.limits.standby import Standbys
-from mainspring.features.limits.state import Bucket, Slots, State, Turns
-from mainspring.features.limits.storage import call, gone, state_in, write_of, written
+from mainspring.features.limits.state import FAIR, Bucket, Slots, State, Turns, state_in, write_of, written
 from mainspring.features.limits.token_cache import TOKENS_AHEAD, USABLE_FOR, Portion, TokenCache, most_drawn, returnable
+from mainspring.job import Status
 from mainspring.json_text import read_object
 from mainspring.log import get_log
 from mainspring.stores.documents import Bundle, Document, Key, Write
@@ -43,24 +42,25 @@ MAX_DOCUMENTS = 50  # in one bundle
 MAX_CASES = 200  # in one write
 MAX_KNOWN = 10_000  # documents kept in memory
 MAX_TRIES = 50  # of a round, before it gives up
+MAX_NOTE_TRIES = 5  # to note that fewer jobs were woken than planned
 RETRY_PAUSE = 0.004  # seconds; multiplied by the number of the try and a random factor below 1
 WAKE_ALL_EVERY = 10.0  # seconds after which all free slots of a limit are offered again, as a wake-up may be lost
 CHECK_HOLDERS_EVERY = 1.0  # seconds between two checks whether the holders of a full limit still run
 
 
-class Request(NamedTuple):
+class Submission(NamedTuple):
     """What one caller of `settle` wants, and the answer it waits for."""
 
-    wishes: Sequence[LimitRequest]
-    answer: asyncio.Future[Decision]
+    requests: Sequence[LimitRequest]
+    answer: asyncio.Future[LimitDecision]
 
 
 @dataclass(slots=True, eq=False)
 class Case:
     """Requests that are decided together, and the result."""
 
-    wishes: list[LimitRequest]
-    decision: Decision
+    requests: list[LimitRequest]
+    decision: LimitDecision
     states: Mapping[Key, State]  # after the decision
     writes: tuple[Write, ...]
     drawn: Mapping[Key, int]  # tokens taken in advance
@@ -71,9 +71,8 @@ class LimitCoordinator:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.standbys = Standbys()
         self._fair_share = FairShare()
-        self._requests: list[Request] = []
+        self._submissions: list[Submission] = []
         self._round: asyncio.Task[None] | None = None
         self._known: dict[Key, Document] = {}  # as this process last read or wrote them
         self._token_caches: dict[Key, TokenCache] = {}
@@ -105,27 +104,27 @@ class LimitCoordinator:
         """Take more tokens in the background. Jobs that find none meanwhile take their own by `draw`."""
         if ticket.document not in self._drawing:
             self._drawing.add(ticket.document)
-            self._request([Prefetch((ticket,), token_cache.used)])
+            self._submit([Prefetch((ticket,), token_cache.used)])
 
     async def draw(self, wanted: Mapping[tuple[Ticket, ...], int]) -> None:
         """Take a token for each of these jobs, as far as there are any, and some more for coming jobs."""
         await self.settle([Prefetch((ticket,), number) for tickets, number in wanted.items() for ticket in tickets])
 
-    async def settle(self, wishes: Sequence[LimitRequest]) -> Decision:
+    async def settle(self, requests: Sequence[LimitRequest]) -> LimitDecision:
         """Grant what can be granted. The answer may contain the requests of other callers, too.
 
         Raise StoreError if the store does not answer. Then the outcome is unknown; if a slot was granted, a later check
         finds that no run uses it.
         """
-        return await asyncio.shield(self._request(wishes).answer)
+        return await asyncio.shield(self._submit(requests).answer)
 
-    def _request(self, wishes: Sequence[LimitRequest]) -> Request:
-        request = Request(wishes, asyncio.get_running_loop().create_future())
-        request.answer.add_done_callback(seen)
-        self._requests.append(request)
+    def _submit(self, requests: Sequence[LimitRequest]) -> Submission:
+        submission = Submission(requests, asyncio.get_running_loop().create_future())
+        submission.answer.add_done_callback(seen)
+        self._submissions.append(submission)
         if self._round is None or self._round.done():
             self._round = asyncio.create_task(self._rounds(), name="mainspring-limits")
-        return request
+        return submission
 
     async def settled(self) -> None:
         """Wait until no request is under way."""
@@ -133,32 +132,34 @@ class LimitCoordinator:
             await asyncio.wait([self._round])
 
     async def _rounds(self) -> None:
-        while self._requests:
-            requests, self._requests = self._requests, []
+        while self._submissions:
+            submissions, self._submissions = self._submissions, []
             try:
-                decision = await self._decide([wish for request in requests for wish in request.wishes])
+                decision = await self._decide(
+                    [request for submission in submissions for request in submission.requests]
+                )
             except BaseException as error:
-                for request in requests:
-                    request.answer.set_exception(error)
+                for submission in submissions:
+                    submission.answer.set_exception(error)
                 if not isinstance(error, Exception):
                     raise
             else:
-                for request in requests:
-                    request.answer.set_result(decision)
+                for submission in submissions:
+                    submission.answer.set_result(decision)
             self._drawing.clear()
             await self._call()
 
     # -- one round ------------------------------------------------------------------------------
 
-    async def _decide(self, wishes: list[LimitRequest]) -> Decision:
-        decision, made = Decision(), cases(wishes, MAX_DOCUMENTS)
+    async def _decide(self, requests: list[LimitRequest]) -> LimitDecision:
+        decision, made = LimitDecision(), cases(requests, MAX_DOCUMENTS)
         for begin in range(0, len(made), MAX_CASES):
             await self._decide_cases(made[begin : begin + MAX_CASES], decision)
         return decision
 
-    async def _decide_cases(self, left: list[list[LimitRequest]], decision: Decision) -> None:
+    async def _decide_cases(self, left: list[list[LimitRequest]], decision: LimitDecision) -> None:
         # jobs were suspended: look at the current state, not at a remembered one
-        looks = any(isinstance(wish, Wait) for wishes in left for wish in wishes)
+        looks = any(isinstance(request, Wait) for requests in left for request in requests)
         for number in range(1, MAX_TRIES + 1):
             left = await self._try(left, decision, trusted=not looks and number == 1)
             if not left:
@@ -168,17 +169,17 @@ class LimitCoordinator:
         raise StoreUnavailable(msg)
 
     async def _try(
-        self, left: list[list[LimitRequest]], decision: Decision, *, trusted: bool
+        self, left: list[list[LimitRequest]], decision: LimitDecision, *, trusted: bool
     ) -> list[list[LimitRequest]]:
         """Return what is left to decide. Only a refusal needs the current state: a write detects an outdated one."""
-        tickets = {ticket.document: ticket for wishes in left for wish in wishes for ticket in wish.tickets}
+        tickets = {ticket.document: ticket for requests in left for request in requests for ticket in request.tickets}
         self._forget_if_many()  # before reading: what is not known when deciding would be taken for absent
         await self._read([key for key in tickets if not trusted or key not in self._known])
         if any(isinstance(ticket.limit, Fair) for ticket in tickets.values()):
             await self._fair_share.look(self.store)
         self._empty_caches(left)
         now = self.store.clock.now()
-        made = [self._case(wishes, tickets, now) for wishes in left]
+        made = [self._case(requests, tickets, now) for requests in left]
         refused = [case for case in made if case.decision.refused]
         freed = set() if trusted else await self._look_for_gone(refused)
         doubted = {case for case in refused if trusted or not freed.isdisjoint(case.states)}
@@ -187,20 +188,20 @@ class LimitCoordinator:
         for case in clear:
             if case not in again:
                 self._accept(case, decision)
-        return [case.wishes for case in (*doubted, *again)]
+        return [case.requests for case in (*doubted, *again)]
 
-    def _case(self, wishes: list[LimitRequest], tickets: Mapping[Key, Ticket], now: Millis) -> Case:
-        own = {ticket.document for wish in wishes for ticket in wish.tickets}
+    def _case(self, requests: list[LimitRequest], tickets: Mapping[Key, Ticket], now: Millis) -> Case:
+        own = {ticket.document for request in requests for ticket in request.tickets}
         states = {key: self._state(tickets[key], now) for key in own}
         before = {key: state.to_data() for key, state in states.items()}
         freed = {key: self._drop_gone(key, state) for key, state in states.items() if key in self._gone}
-        decision = decide(wishes, states, now)
+        decision = decide(requests, states, now)
         self._call_more(decision, states, freed)
         call_next(decision, states, now, known=self._none_waits)
-        drawn = draw_ahead(states, decision.taken, wishes)
+        drawn = draw_ahead(states, decision.taken, requests)
         changed = [(key, state) for key, state in states.items() if state.differs(before[key])]
         writes = tuple(write_of(key, state, self._known.get(key), now) for key, state in changed)
-        return Case(wishes, decision, states, writes, drawn)
+        return Case(requests, decision, states, writes, drawn)
 
     def _drop_gone(self, key: Key, state: State) -> int:
         return state.drop(self._gone[key]) if isinstance(state, Slots) else 0
@@ -221,16 +222,18 @@ class LimitCoordinator:
 
         They go back to the bucket with the next write. No job may use them while requests for them are being decided.
         """
-        for wish in (wish for wishes in left for wish in wishes if isinstance(wish, (Acquire, Prefetch))):
-            for key in (ticket.document for ticket in wish.tickets):
+        for request in (
+            request for requests in left for request in requests if isinstance(request, (Acquire, Prefetch))
+        ):
+            for key in (ticket.document for ticket in request.tickets):
                 if (token_cache := self._token_caches.get(key)) is not None:
-                    unused = token_cache.give_back_stale() if isinstance(wish, Prefetch) else token_cache.empty()
+                    unused = token_cache.give_back_stale() if isinstance(request, Prefetch) else token_cache.empty()
                     self._left_over.setdefault(key, []).extend(unused)
 
     def _time(self) -> float:
         return self.store.clock.monotonic()
 
-    def _call_more(self, decision: Decision, states: Mapping[Key, State], freed: Mapping[Key, int]) -> None:
+    def _call_more(self, decision: LimitDecision, states: Mapping[Key, State], freed: Mapping[Key, int]) -> None:
         """Wake jobs for the slots of dead runs and, now and then, for all free slots, as a wake-up may be lost."""
         for key, state in states.items():
             if isinstance(state, Slots) and not isinstance(state, Turns) and state.waiting and state.room:
@@ -271,7 +274,7 @@ class LimitCoordinator:
         answers = await self.store.write([Bundle(case.writes) for case in asked]) if asked else []
         return {case for case, answer in zip(asked, answers, strict=True) if answer is None}
 
-    def _accept(self, case: Case, decision: Decision) -> None:
+    def _accept(self, case: Case, decision: LimitDecision) -> None:
         decision.add(case.decision)
         now = self._time()
         for write in case.writes:
@@ -286,7 +289,7 @@ class LimitCoordinator:
         """Plan to return tokens that this process does not use, while that is possible: others may need them."""
         if case.drawn[key] and key not in self._returning:
             self._returning.add(key)
-            ticket = next(ticket for wish in case.wishes for ticket in wish.tickets if ticket.document == key)
+            ticket = next(ticket for request in case.requests for ticket in request.tickets if ticket.document == key)
             asyncio.get_running_loop().call_later(USABLE_FOR, self._return, ticket)
 
     def _return(self, ticket: Ticket) -> None:
@@ -297,7 +300,7 @@ class LimitCoordinator:
             return
         left = token_cache.tokens(self._time())
         if returnable(token_cache.stale, self._time()):
-            self._request([Prefetch((ticket,), 0)])
+            self._submit([Prefetch((ticket,), 0)])
         elif left:
             self._returning.add(key)
             asyncio.get_running_loop().call_later(USABLE_FOR / 4, self._return, ticket)
@@ -334,20 +337,69 @@ class LimitCoordinator:
             self._known[key] = document
 
 
-def seen(answer: asyncio.Future[Decision]) -> None:
+def seen(answer: asyncio.Future[LimitDecision]) -> None:
     """Fetch the exception, so that asyncio does not warn about it if the caller was cancelled meanwhile."""
     if not answer.cancelled():
         answer.exception()
 
 
-def draw_ahead(states: Mapping[Key, State], taken: Counter[Key], wishes: Iterable[LimitRequest]) -> dict[Key, int]:
+def draw_ahead(states: Mapping[Key, State], taken: Counter[Key], requests: Iterable[LimitRequest]) -> dict[Key, int]:
     """Take some more tokens than were needed, for the jobs that come next; return the numbers."""
     buckets = {key: state for key, state in states.items() if isinstance(state, Bucket)}
     if not buckets:
         return {}
     wanted = Counter(taken)
-    for draw in (wish for wish in wishes if isinstance(wish, Prefetch)):
-        wanted[draw.tickets[0].document] += draw.number
+    for prefetch in (request for request in requests if isinstance(request, Prefetch)):
+        wanted[prefetch.tickets[0].document] += prefetch.number
     return {
         key: bucket.draw(min(wanted[key] * TOKENS_AHEAD, most_drawn(bucket.drip))) for key, bucket in buckets.items()
     }
+
+
+# -- at the store ------------------------------------------------------------------------------------------
+
+
+async def gone(store: Store, holders: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Return the holders that do not run under their token any more. They never will again, so this stays true."""
+    asked = set(holders)
+    jobs = await store.get(sorted({job_id for job_id, _ in asked})) if asked else []
+    return asked - {(job.id, job.token) for job in jobs if job.status is Status.RUNNING}
+
+
+async def call(
+    store: Store, calls: Mapping[Key, int], documents: Mapping[Key, Document], now: Millis
+) -> dict[Key, Document | None]:
+    """Wake so many jobs blocked by each limit. If fewer are found, note that none waits any more.
+
+    That is noted only if the document is unchanged since the decision to wake: a job may start to wait at this moment.
+    It checks once more after it is suspended, and finds either the free slot or a document that has changed. Return the
+    documents for which fewer were found, as they are now; None for one that is gone or that another process wrote.
+    """
+    woken: Counter[str] = Counter(await store.wake({call_of(key): number for key, number in calls.items()}))
+    missing = {key: number - woken[call_of(key)] for key, number in calls.items()}
+    before = {key: documents[key] for key, number in missing.items() if number > 0 and key in documents}
+    after = await note_missing(store, list(before.values()), missing, now)
+    for _ in range(MAX_NOTE_TRIES):  # no other process knows that fewer jobs were woken than are counted
+        lost = [key for key in before if key not in after and key.group.startswith(FAIR)]
+        if not lost:
+            break
+        after |= await note_missing(store, await store.documents(lost), missing, now)
+    return {key: after.get(key) for key in before}
+
+
+async def note_missing(
+    store: Store, documents: Sequence[Document], missing: Mapping[Key, int], now: Millis
+) -> dict[Key, Document | None]:
+    """Write how many jobs were not found; return the documents for which that succeeded."""
+    writes = [nobody_left(document, missing[document.key], now) for document in documents]
+    answers = await store.write([Bundle((write,)) for write in writes]) if writes else []
+    return {write.key: written(write) for write, answer in zip(writes, answers, strict=True) if answer is not None}
+
+
+def nobody_left(document: Document, missing: int, now: Millis) -> Write:
+    state = state_in(document)
+    if isinstance(state, Turns):
+        state.nobody_came(missing, now)
+    else:
+        state.waiting = False
+    return write_of(document.key, state, document, now)

@@ -1,15 +1,17 @@
-"""What a program declares: how many jobs may run at once, and how many may start in a period."""
+"""What a program declares: how many jobs may run at once, and how many may start in a period; and for which jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 from mainspring.clock import duration, shown
 from mainspring.errors import ConfigurationError, InvalidPayload
+from mainspring.job import Claim
 from mainspring.names import problem_of
+from mainspring.services import TaskInfo
 from mainspring.stores.documents import Key
 
 COLLECTION = "limits"
@@ -184,3 +186,126 @@ def clashes(owner: str, made: Iterable[AnyLimit]) -> Iterator[str]:
         if same in seen:
             yield f"limits of {owner!r}: two of them are named {limit.name!r}; tell them apart with name=…"
         seen.add(same)
+
+
+# -- the limits of all tasks and queues --------------------------------------------------------------------
+
+Declared = tuple[AnyLimit, ...]  # the limits of one task or queue
+
+
+class DeclaredLimits:
+    """The limits of an application by task and queue, and which of them a job needs."""
+
+    def __init__(self, tasks: Mapping[str, TaskInfo], on_first: Callable[[], None]) -> None:
+        self._tasks = tasks
+        self._on_first = on_first  # called when the first limit is declared
+        self._of_task: dict[str, Declared] = {}
+        self._of_queue: dict[str, Declared] = {}
+        self.fair: dict[str, Declared] = {}  # of fair tasks
+        self._only_rates: dict[tuple[str, str], tuple[Ticket, ...]] = {}  # by task and queue, see `only_rates`
+        self.keyed = False  # whether any limit has keys
+
+    # -- declaring ----------------------------------------------------------------------------------
+
+    def of_task(self, task: str, limits: Iterable[Limit | Rate]) -> None:
+        self._of_task[task] = (*self._declare(self._of_task, task, named(task, limits)), *self.fair.get(task, ()))
+
+    def of_fair_task(self, task: str, fair: Fair, queue: str) -> None:
+        """Make a task fair, besides its limits: its jobs become ready in turn, then the limits let them start."""
+        others = [limit for limit in self._of_task.get(task, ()) if not isinstance(limit, Fair)]
+        if not isinstance(fair, Fair):
+            msg = f"task {task!r}: fair is Fair(key=lambda p: p.tenant), not {fair!r}"
+            raise ConfigurationError(msg)
+        self.fair[task] = named(task, [replace(fair, queue=queue)])
+        self._of_task[task] = (*others, *self._declare(self._of_task, task, self.fair[task]))
+
+    def of_queue(self, queue: str, limits: Iterable[Limit | Rate]) -> None:
+        if queue in {"", "*"}:
+            msg = f"{queue!r} is not a name for a queue; give the name of a single queue"
+            raise ConfigurationError(msg)
+        self._of_queue[queue] = self._declare(self._of_queue, queue, named(f"queue {queue}", limits))
+
+    def _declare(self, owners: Mapping[str, Declared], owner: str, made: Declared) -> Declared:
+        kept = {name: own for name, own in owners.items() if name != owner}  # an owner may declare its limits again
+        others = [kept, self._of_queue if owners is self._of_task else self._of_task]
+        for other in (limit for own in others for limits in own.values() for limit in limits):
+            for limit in made:
+                if is_same(limit, other) and numbers(limit) != numbers(other):
+                    what = f"the {limit.kind} named {limit.name!r}"
+                    msg = f"{what} is declared as {other} and as {limit}: one name is one limit"
+                    raise ConfigurationError(msg)
+        if not self._of_task and not self._of_queue:
+            self._on_first()
+        self._only_rates.clear()
+        self.keyed = self.keyed or any(limit.key is not None for limit in made)
+        return made
+
+    # -- what a job needs ---------------------------------------------------------------------------
+
+    def concerns(self, task: str, queue: str) -> bool:
+        return task in self._of_task or queue in self._of_queue
+
+    def tickets(self, claim: Claim) -> tuple[Ticket, ...]:
+        """Return what a job needs; nothing if its task does not accept its payload, as it will not start."""
+        rates = self._only_rates.get((claim.task, claim.queue))
+        try:
+            return rates or self._tickets(claim.task, claim.queue, claim.payload)
+        except BadPayload:
+            return ()
+
+    def check(self, task: str, queue: str, payload: str) -> None:
+        """Raise InvalidPayload if a key function has no key for the payload, so that the enqueue fails, not the job."""
+        self._tickets(task, queue, payload)
+
+    def only_rates(self, task: str, queue: str) -> tuple[Ticket, ...]:
+        """Return what jobs of this task in this queue need, if that is only rates without keys; else nothing."""
+        tickets = self._only_rates.get((task, queue))
+        if tickets is None:
+            wanted = self._limits_of(task, queue)
+            simple = all(isinstance(limit, Rate) and limit.key is None for limit in wanted)
+            tickets = once_each(Ticket(limit, "") for limit in wanted if simple)
+            self._only_rates[task, queue] = tickets
+        return tickets
+
+    def _tickets(self, task: str, queue: str, payload: str) -> tuple[Ticket, ...]:
+        def view() -> Any:
+            try:
+                return self._tasks[task].payload.view(payload)
+            except InvalidPayload as error:
+                raise BadPayload(str(error)) from error
+
+        return once_each(ticket_for(limit, view, task) for limit in self._limits_of(task, queue))
+
+    def _limits_of(self, task: str, queue: str) -> Declared:
+        return (*self._of_task.get(task, ()), *self._of_queue.get(queue, ()))
+
+    # -- fair tasks ---------------------------------------------------------------------------------
+
+    def fair_tasks(self, name: str) -> tuple[str, ...]:
+        """Return the fair tasks of this program whose limit has this name."""
+        return tuple(task for task, limits in self.fair.items() if any(limit.name == name for limit in limits))
+
+    def turn(self, task: str, payload: str) -> Ticket:
+        """Return what a job of a fair task needs to become ready: the turn of its key."""
+        (fair,) = self.fair[task]
+        return ticket_for(fair, lambda: self._tasks[task].payload.view(payload), task)
+
+
+class BadPayload(InvalidPayload):
+    """The task does not accept the payload; the key function is not at fault."""
+
+
+def once_each(tickets: Iterable[Ticket]) -> tuple[Ticket, ...]:
+    """Return the tickets without repeats: a task and its queue may declare the same limit."""
+    return tuple({ticket.document: ticket for ticket in tickets}.values())
+
+
+def is_same(limit: AnyLimit, other: AnyLimit) -> bool:
+    keyed = limit.key is not None, other.key is not None
+    return (limit.name, limit.kind) == (other.name, other.kind) and keyed[0] == keyed[1]
+
+
+def numbers(limit: AnyLimit) -> tuple[float, ...]:
+    if isinstance(limit, Rate):
+        return limit.per_milli, limit.most
+    return (limit.size,) if isinstance(limit, Limit) else (limit.size or 0,)

@@ -69,7 +69,7 @@ FIRST_COME = {kind: place for place, kind in enumerate((Release, Acquire, Wait, 
 
 
 @dataclass(slots=True)
-class Decision:
+class LimitDecision:
     """What the requests get, and which jobs to wake."""
 
     admitted: list[Acquire] = field(default_factory=list)
@@ -79,27 +79,27 @@ class Decision:
     spare: Counter[Key] = field(default_factory=Counter)  # more to wake, where any are woken
     ready: dict[Admit, int] = field(default_factory=dict)  # how many of the jobs may be inserted as ready
 
-    def add(self, other: Decision) -> None:
+    def add(self, other: LimitDecision) -> None:
         self.admitted += other.admitted
         self.refused |= other.refused
         self.ready |= other.ready
 
 
-def decide(wishes: Iterable[LimitRequest], states: Mapping[Key, State], now: Millis) -> Decision:
+def decide(requests: Iterable[LimitRequest], states: Mapping[Key, State], now: Millis) -> LimitDecision:
     """Decide the requests and change the states. A job gets all that it needs, or nothing."""
-    decision = Decision()
-    for wish in sorted(wishes, key=lambda wish: FIRST_COME[type(wish)]):
-        match wish:
+    decision = LimitDecision()
+    for request in sorted(requests, key=lambda request: FIRST_COME[type(request)]):
+        match request:
             case Release():
-                let_go(wish, states, decision)
+                let_go(request, states, decision)
             case Acquire():
-                admit(wish, states, decision)
+                admit(request, states, decision)
             case Wait():
-                line_up(wish.tickets[0].document, states, decision, now)
+                line_up(request.tickets[0].document, states, decision, now)
             case Refund():
-                forget(wish, states, now)
+                forget(request, states, now)
             case Admit():
-                let_in(wish, states, decision, now)
+                let_in(request, states, decision, now)
     if decision.calls:
         for key, number in decision.calls.items():
             room = min(number, states[key].room)
@@ -108,44 +108,48 @@ def decide(wishes: Iterable[LimitRequest], states: Mapping[Key, State], now: Mil
     return decision
 
 
-def call_next(decision: Decision, states: Mapping[Key, State], now: Millis, *, known: Mapping[Key, Millis]) -> None:
+def call_next(
+    decision: LimitDecision, states: Mapping[Key, State], now: Millis, *, known: Mapping[Key, Millis]
+) -> None:
     """Wake as many jobs of each key as it has room for. Skip keys where none waited last time and none came since."""
     for key, state in states.items():
         if isinstance(state, Turns) and state.waiting and known.get(key) != state.noted_at:
             decision.calls[key] = state.call(state.room, now)
 
 
-def let_go(leave: Release, states: Mapping[Key, State], decision: Decision) -> None:
-    for ticket in leave.tickets:
+def let_go(release: Release, states: Mapping[Key, State], decision: LimitDecision) -> None:
+    for ticket in release.tickets:
         state = states[ticket.document]
         if isinstance(state, Turns):
-            state.depart(leave.job_id, leave.token, called=leave.called)
-        elif isinstance(state, Slots) and state.leave(leave.job_id, leave.token) and state.waiting:
+            state.depart(release.job_id, release.token, called=release.called)
+        elif isinstance(state, Slots) and state.leave(release.job_id, release.token) and state.waiting:
             decision.calls[ticket.document] += 1
-            decision.spare[ticket.document] = leave.spare
+            decision.spare[ticket.document] = release.spare
 
 
-def admit(ask: Acquire, states: Mapping[Key, State], decision: Decision) -> None:
-    obstacle = next((ticket for ticket in ask.tickets if not states[ticket.document].has_room_for(ask.job_id)), None)
+def admit(acquire: Acquire, states: Mapping[Key, State], decision: LimitDecision) -> None:
+    obstacle = next(
+        (ticket for ticket in acquire.tickets if not states[ticket.document].has_room_for(acquire.job_id)), None
+    )
     if obstacle is not None:
-        decision.refused[ask.job_id, ask.token] = obstacle
-        pass_on(ask, states, decision)
+        decision.refused[acquire.job_id, acquire.token] = obstacle
+        pass_on(acquire, states, decision)
         return
-    decision.admitted.append(ask)
-    for ticket in ask.tickets:
-        states[ticket.document].take(ask.job_id, ask.token)
+    decision.admitted.append(acquire)
+    for ticket in acquire.tickets:
+        states[ticket.document].take(acquire.job_id, acquire.token)
         decision.taken[ticket.document] += 1
 
 
-def pass_on(ask: Acquire, states: Mapping[Key, State], decision: Decision) -> None:
+def pass_on(acquire: Acquire, states: Mapping[Key, State], decision: LimitDecision) -> None:
     """Wake another job for the free slots of a refused one: it may have been woken for a slot that it cannot use."""
-    for ticket in ask.tickets:
+    for ticket in acquire.tickets:
         state = states[ticket.document]
         if isinstance(state, Slots) and not isinstance(state, Turns) and state.waiting and state.room:
             decision.calls[ticket.document] += 1
 
 
-def line_up(key: Key, states: Mapping[Key, State], decision: Decision, now: Millis) -> None:
+def line_up(key: Key, states: Mapping[Key, State], decision: LimitDecision, now: Millis) -> None:
     state = states[key]
     if isinstance(state, Turns):
         state.note(now)
@@ -155,20 +159,20 @@ def line_up(key: Key, states: Mapping[Key, State], decision: Decision, now: Mill
         decision.calls[key] += state.room
 
 
-def let_in(enter: Admit, states: Mapping[Key, State], decision: Decision, now: Millis) -> None:
+def let_in(admit: Admit, states: Mapping[Key, State], decision: LimitDecision, now: Millis) -> None:
     """Decide how many jobs are inserted as ready. No job overtakes those of its own key that wait."""
-    key = enter.tickets[0].document
+    key = admit.tickets[0].document
     state = states[key]
     if isinstance(state, Turns):
-        decision.ready[enter] = 0 if state.waiting else state.call(enter.number, now)
-        if decision.ready[enter] < enter.number:
+        decision.ready[admit] = 0 if state.waiting else state.call(admit.number, now)
+        if decision.ready[admit] < admit.number:
             state.note(now)
 
 
-def forget(absent: Refund, states: Mapping[Key, State], now: Millis) -> None:
-    state = states[absent.tickets[0].document]
+def forget(refund: Refund, states: Mapping[Key, State], now: Millis) -> None:
+    state = states[refund.tickets[0].document]
     if isinstance(state, Turns):
-        state.nobody_came(absent.number, now)
+        state.nobody_came(refund.number, now)
 
 
 def state_of(ticket: Ticket, data: Mapping[str, Any] | None, now: Millis, size: int = 1) -> State:
@@ -190,15 +194,15 @@ def state_of(ticket: Ticket, data: Mapping[str, Any] | None, now: Millis, size: 
     return slots
 
 
-def cases(wishes: Iterable[LimitRequest], most: int) -> list[list[LimitRequest]]:
+def cases(requests: Iterable[LimitRequest], most: int) -> list[list[LimitRequest]]:
     """Group requests that have a limit in common; each group is decided and written by itself.
 
     A group of more than `most` documents is split, and its parts are written one after the other.
     """
     made: list[tuple[set[Key], list[LimitRequest]]] = []
     home: dict[Key, int] = {}  # the index of the group that a document belongs to
-    for wish in wishes:
-        keys = [ticket.document for ticket in wish.tickets]
+    for request in requests:
+        keys = [ticket.document for ticket in request.tickets]
         near = {home[key] for key in keys if key in home}
         if not near or len(set(keys).union(*(made[group][0] for group in near))) > most:
             near = {len(made)}
@@ -210,6 +214,6 @@ def cases(wishes: Iterable[LimitRequest], most: int) -> list[list[LimitRequest]]
             together += made[group][1]
             made[group] = set(), []
         documents.update(keys)
-        together.append(wish)
+        together.append(request)
         home.update(dict.fromkeys(documents if others else keys, first))
     return [together for _, together in made if together]

@@ -1,16 +1,20 @@
 """The state of a limit: the slots of a `Limit`, the bucket of a `Rate`, the turns of one key of a `Fair` task.
 
-The code here does no I/O.
+Each is a document of its own, in the collection "limits". The code here does no I/O.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
 from mainspring.clock import SKEW, Millis
+from mainspring.features.limits.options import Fair, Rate
+from mainspring.json_text import from_json, to_json
+from mainspring.stores.documents import ABSENT, Document, Key, Write
 
 # -- slots: which jobs hold them ---------------------------------------------------------------------------
 
@@ -301,3 +305,46 @@ class Turns(Slots):
 
 
 State = Slots | Bucket | Turns
+
+# -- as documents ------------------------------------------------------------------------------------------
+
+RATES, FAIR = f"{Rate.kind}:", f"{Fair.kind}:"  # how the groups of their keys begin
+
+
+def state_in(document: Document) -> State:
+    data = from_json(document.data)
+    if document.key.group.startswith(RATES):
+        return Bucket.from_data(data)
+    return Turns.from_data(data) if document.key.group.startswith(FAIR) else Slots.from_data(data)
+
+
+def states_in(documents: Iterable[Document]) -> dict[Key, State]:
+    """Return the states that can be read: a document that was written by hand must not stop the timer of all others."""
+    states: dict[Key, State] = {}
+    for document in documents:
+        with contextlib.suppress(ValueError, TypeError, LookupError):
+            states[document.key] = state_in(document)
+    return states
+
+
+def write_of(key: Key, state: State, before: Document | None, now: Millis, *, anew: bool = False) -> Write:
+    """Return the write of a state. With `anew`, the work that was due has been done, and a new time is planned."""
+    expected = ABSENT if before is None else before.version
+    if state.idle:
+        return Write(key, None, expected)
+    planned = None if before is None or anew else before.due_at
+    due_at = state.due_at(now, planned)
+    return Write(
+        key,
+        to_json(state.to_data()),
+        expected,
+        due_at=due_at,
+        expires_at=state.expires_at(now),
+        announced=planned is not None and due_at is not None and planned <= due_at,
+    )
+
+
+def written(write: Write) -> Document | None:
+    if write.data is None:
+        return None
+    return Document(write.key, write.data, write.version, write.due_at, write.expires_at)

@@ -8,22 +8,42 @@ document that jobs wait. The last would wait for ever, since a limit that nothin
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
-from mainspring.clock import Millis
-from mainspring.features.limits.api import Limits
-from mainspring.features.limits.options import COLLECTION
-from mainspring.features.limits.state import CHECK_AFTER, LOST_AFTER, UNUSED_RETENTION, Bucket, Slots, State, Turns
-from mainspring.features.limits.storage import FAIR, call, gone, states_in, write_of, written
+from mainspring.clock import Millis, to_datetime
+from mainspring.errors import InvalidPayload
+from mainspring.features.limits.coordinator import call, gone
+from mainspring.features.limits.options import COLLECTION, DeclaredLimits
+from mainspring.features.limits.state import (
+    CHECK_AFTER,
+    FAIR,
+    LOST_AFTER,
+    UNUSED_RETENTION,
+    Bucket,
+    Slots,
+    State,
+    Turns,
+    states_in,
+    write_of,
+    written,
+)
+from mainspring.job import Status
 from mainspring.services import Services
-from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
+from mainspring.stores.documents import Bundle, Document, Key, Write
+from mainspring.stores.paging import pages
+from mainspring.stores.protocol import Filter
 from mainspring.timers import PAGE_SIZE, fire_planned, leave_to_newer
 
 COUNT_EVERY: Millis = 5_000  # between two counts of the ready and running jobs of a fair task
 ON_THE_WAY = 0.1  # seconds; usually the next job of a fair key starts within this time after the last one has ended
 EMPTY_FOR: Millis = 600_000  # a limit that was empty for so long has not refused a job lately
 MAX_TRIES = 10  # to repair documents that other processes change at the same time
+MAX_OUT = 20_000  # ready or running jobs of a fair task; if there are more, they are not counted by key
+JOBS_PER_PAGE = 500
+CLOCK_SKEW: Millis = 5_000  # a job may be due now although its time, by the store's clock, is slightly ahead
 
 
 class LimitTimer:
@@ -32,9 +52,9 @@ class LimitTimer:
     collection = COLLECTION
     page_size = PAGE_SIZE
 
-    def __init__(self, services: Services, limits: Limits) -> None:
+    def __init__(self, services: Services, declared: DeclaredLimits) -> None:
         self._services = services
-        self._limits = limits
+        self._declared = declared
         self._out: dict[str, tuple[Millis, Counter[str] | None]] = {}  # group -> time and result of the last count
 
     async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
@@ -51,7 +71,7 @@ class LimitTimer:
 
     def _is_for_others(self, key: Key, state: State, now: Millis) -> bool:
         is_new = isinstance(state, Turns) and state.is_doubtful(now) and now - state.doubted_at < COUNT_EVERY
-        return is_new and not self._limits.is_fair(key.group.removeprefix(FAIR))
+        return is_new and not self._declared.fair_tasks(key.group.removeprefix(FAIR))
 
     async def _look(self, documents: Sequence[Document], states: Mapping[Key, State], now: Millis) -> None:
         await self._clear_doubts(states, now)
@@ -78,8 +98,8 @@ class LimitTimer:
     async def _none_out(self, keys: Collection[Key]) -> set[Key]:
         """Return the fair keys of which no job is ready or running, as far as this process can tell."""
         now = self._services.store.clock.now()
-        names = {key.group.removeprefix(FAIR) for key in keys}
-        out = {FAIR + name: await self._limits.jobs_out(name, now) for name in names if self._limits.is_fair(name)}
+        groups = {key.group for key in keys if self._declared.fair_tasks(key.group.removeprefix(FAIR))}
+        out = {group: await self._out_now(group, now) for group in groups}
         return {key for key in keys if (found := out.get(key.group)) is not None and not found[key.id]}
 
     async def recover(self) -> None:
@@ -98,9 +118,7 @@ class LimitTimer:
         await fire_planned(self._services, self)
 
     async def _look_at_all(self, *, recount: bool) -> None:
-        after = None
-        while page := await self._services.store.browse(Listing(COLLECTION, None, after, PAGE_SIZE)):
-            after = page[-1].key[1:]
+        async for page in pages(self._services.store, COLLECTION, None, size=PAGE_SIZE):
             await self._recover(page, recount=recount)
 
     async def _recover(self, documents: Sequence[Document], *, recount: bool) -> None:
@@ -158,7 +176,27 @@ class LimitTimer:
         return found
 
     async def _out_now(self, group: str, now: Millis) -> Counter[str] | None:
-        return await self._limits.jobs_out(group.removeprefix(FAIR), now)
+        """Count the ready or running jobs of a fair task by key. Return None if there are too many to look through."""
+        name = group.removeprefix(FAIR)
+        tasks = self._declared.fair_tasks(name)
+        ready = Filter(statuses=(Status.PENDING,), tasks=tasks or (name,), due_before=to_datetime(now + CLOCK_SKEW))
+        running = Filter(statuses=(Status.RUNNING,), tasks=tasks or (name,))
+        found: dict[str, str] = {}
+        for where in (ready, running):  # in this order, a job claimed in between is seen twice rather than missed
+            if await self._services.store.count(where) > (MAX_OUT if tasks else 0):
+                return None
+            found |= {job_id: key async for job_id, key in self._keys(where)}
+        return Counter(found.values())
+
+    async def _keys(self, where: Filter) -> AsyncIterator[tuple[str, str]]:
+        cursor: str | None = None
+        while True:
+            page = await self._services.store.find(where, limit=JOBS_PER_PAGE, cursor=cursor)
+            for job in page.jobs:
+                with contextlib.suppress(InvalidPayload):
+                    yield job.id, self._declared.turn(job.task, json.dumps(job.payload)).key
+            if (cursor := page.cursor) is None:
+                return
 
 
 def may_be_wrong(document: Document, state: State, now: Millis) -> bool:

@@ -262,7 +262,7 @@ async def test_a_key_function_that_knows_no_key_any_more_makes_a_dead_letter() -
     app = Mainspring("memory://")
     task = work(app, Crowd())
     job = await task.enqueue(who="a")
-    app.limits.of_task("work", [Limit(1, key=lambda p: p.nowhere)])
+    app.runtime.declared_limits.of_task("work", [Limit(1, key=lambda p: p.nowhere)])
     await app.worker().drain()
     found = await job.get()
     assert found.status is Status.DEAD_LETTER

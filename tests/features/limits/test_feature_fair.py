@@ -14,6 +14,7 @@ import pytest
 from mainspring import Context, Fair, Limit, Mainspring, Rate, Retry
 from mainspring.errors import ConfigurationError, Discard, InvalidPayload, StoreError, SystemHalted
 from mainspring.features.limits.fair_share import FairShare
+from mainspring.features.limits.feature import LimitsFeature
 from mainspring.features.limits.state import EXPECTED_FOR, LOST_AFTER, UNWRITTEN_FOR, Turns
 from mainspring.job import Status
 from mainspring.stores.documents import Bundle
@@ -282,7 +283,7 @@ async def test_a_process_that_dies_before_it_calls_the_next_does_not_stop_the_li
     async with manual(app) as kit:
         await work.enqueue_many([{"who": "a"}] * 3)
         with monkeypatch.context() as patch:
-            patch.setattr(app.limits._admission, "ended", dead)
+            patch.setattr(LimitsFeature, "ended", dead)
             await kit.drain()
         assert ran == ["a"]
         await work.enqueue(who="b")

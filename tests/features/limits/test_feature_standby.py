@@ -1,4 +1,4 @@
-"""Short jobs under a full limit: who frees a place hands it to one that waits in the same worker."""
+"""Short jobs under a full limit: the run that frees a slot hands it to a job that waits in the same worker."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from mainspring import Limit, Mainspring
 from mainspring.feature import Candidate
+from mainspring.features.limits.feature import MAX_STANDBYS, QUICK_SECONDS, LimitsFeature, Standbys
 from mainspring.features.limits.options import Rate, Ticket
-from mainspring.features.limits.rules import Acquire, Decision, LimitRequest, Release
-from mainspring.features.limits.standby import MAX_STANDBYS, QUICK_SECONDS, Standbys
+from mainspring.features.limits.rules import Acquire, LimitDecision, LimitRequest, Release
 from mainspring.job import Status
 from mainspring.stores.protocol import Want, WorkerInfo
 from tests.features.conftest import NewApp
@@ -68,7 +68,7 @@ async def test_the_longest_standby_gets_the_slot() -> None:
     assert second is not None
     first.cancel()
     (heir,) = standbys.heirs([wishes("second")[1]])
-    assert heir.ask.job_id == "b"
+    assert heir.acquire.job_id == "b"
     assert standbys.heirs([wishes("second")[1]]) == []
 
 
@@ -85,7 +85,7 @@ async def test_a_standby_is_dismissed_once_this_worker_holds_no_slot() -> None:
 
 @pytest.mark.slow
 async def test_short_jobs_hand_over_without_being_called(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.features.limits.standby.QUICK_SECONDS", 60.0)  # the machine may be busy
+    monkeypatch.setattr("mainspring.features.limits.feature.QUICK_SECONDS", 60.0)  # the machine may be busy
     monkeypatch.setattr("mainspring.worker.admission.HANDOVER_WAIT", 60.0)
     app, called = new_app(), list[int]()
     inside, most, jobs = 0, 0, 24
@@ -125,19 +125,19 @@ async def test_a_place_that_came_too_late_is_given_back() -> None:
     await work.enqueue_many([{}] * 3)
     await app.store.join(WorkerInfo("worker", "localhost", 1, ("default",)), lambda _: None)
     jobs = [Candidate(claim, None) for claim in (await app.store.claim("worker", [Want("default", 3)])).jobs]
-    admission = app.limits._admission
-    assert await admission.admit([jobs[0]]) == {}
-    await admission.ended([jobs[0]])  # that was quick
-    assert await admission.admit([jobs[1]]) == {}
-    refusal = (await admission.admit([jobs[2]]))[jobs[2].claim.id]
-    coordinator = admission._coordinator()
+    now, feature = app.store.clock.now(), LimitsFeature(app.runtime.services, app.runtime.declared_limits)
+    assert await feature.admit([jobs[0]], now) == {}
+    await feature.ended([jobs[0]])  # that was quick
+    assert await feature.admit([jobs[1]], now) == {}
+    refusal = (await feature.admit([jobs[2]], now))[jobs[2].claim.id]
+    coordinator = feature._loop().coordinator
     settle = coordinator.settle
 
-    async def slow(wishes: Sequence[LimitRequest]) -> Decision:
+    async def slow(requests: Sequence[LimitRequest]) -> LimitDecision:
         assert refusal.pending is not None
         refusal.pending.cancel()
-        return await settle(wishes)
+        return await settle(requests)
 
     coordinator.settle = slow  # type: ignore[method-assign]
-    await admission.ended([jobs[1]])
+    await feature.ended([jobs[1]])
     assert [state.jobs for state in await app.limits.list()] == [()]
