@@ -25,7 +25,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 def test_the_examples_run(tmp_path: Path) -> None:
     first, *_, last = EXAMPLES  # those between need an application
-    names: dict[str, object] = {"timedelta": timedelta, "Path": Path}
+    names: dict[str, object] = {"__name__": "hotel", "timedelta": timedelta, "Path": Path}
     exec(first, names)  # noqa: S102 - our own page
     now = datetime(2026, 3, 27, tzinfo=UTC)
     schedule = Schedule("0 9 * * *", "Europe/Berlin")

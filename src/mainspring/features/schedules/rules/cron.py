@@ -1,4 +1,4 @@
-"""Cron expressions, parsed and matched without a library: "Cron" in docs/schedules.md says why."""
+"""Cron expressions, parsed and matched without a library: "Cron" in docs/internals/time.md says why."""
 
 from __future__ import annotations
 
