@@ -62,13 +62,25 @@ def test_an_application_imports_its_own_store_and_no_other() -> None:
     assert not found & (NEVER | SCHEDULES)
 
 
-def test_a_program_with_tasks_imports_pydantic_but_no_schedules_and_no_worker() -> None:
-    declared = "@app.task()\nasync def greet(name: str) -> None: ..."
-    found = imported_by(f"from mainspring import Mainspring\napp = Mainspring('sqlite:///jobs.db')\n{declared}")
-    assert "pydantic" in found
-    assert not found & (
-        SCHEDULES - {"zoneinfo"} | {"mainspring.worker", "mainspring.features.people", "psycopg", "structlog"}
-    )
+APP = """
+from datetime import date
+from mainspring import Mainspring
+app = Mainspring('sqlite:///jobs.db')
+@app.task
+async def greet(name: str, on: date | None = None) -> list[int]: ...
+"""
+
+
+def test_a_program_with_tasks_imports_no_pydantic_before_their_first_use() -> None:
+    found = imported_by(APP)
+    assert not found & (NEVER | SCHEDULES)
+    assert "pydantic" in imported_by(f"{APP}\ngreet.prepare(name='Ana')")
+
+
+def test_a_schedule_without_arguments_imports_its_rules_and_no_pydantic() -> None:
+    found = imported_by(f"{APP}\n@app.every('1h')\nasync def tick(count: int = 1) -> None: ...")
+    assert found >= SCHEDULES - {"zoneinfo"}
+    assert not found & NEVER
 
 
 def test_help_imports_no_command() -> None:

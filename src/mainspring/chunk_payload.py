@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -11,6 +10,7 @@ from mainspring.chunk import Item
 from mainspring.context import Context
 from mainspring.errors import ConfigurationError, InvalidPayload
 from mainspring.payload import Arguments, Payload
+from mainspring.signature import Signature
 
 ONE_LIST = "a chunk task takes one argument, the list of its payloads: docs: list[Doc], or docs: list[Item[Doc]]"
 
@@ -18,14 +18,13 @@ ONE_LIST = "a chunk task takes one argument, the list of its payloads: docs: lis
 class ChunkPayload(Payload):
     """Check each item on its own, when it is enqueued and when it is run."""
 
-    def __init__(self, name: str, function: Callable[..., Any], names: Mapping[str, Any]) -> None:
-        self.task = name
-        self.context = None
-        hints = self._hints(function, names)
-        self._refuse_context(hints)
-        item = self._item_of(function, hints)
+    def __init__(self, signature: Signature) -> None:
+        self.task = signature.task
+        self._refuse_context(signature.hints)
+        item = self._item_of(signature)
         self.takes_items = get_origin(item) is Item
-        self._adapt(get_args(item)[0] if self.takes_items else item, self._result_of(hints.get("return", Any)))
+        returned = self._result_of(signature.hints.get("return", Any))
+        self._adapt(get_args(item)[0] if self.takes_items else item, returned)
 
     def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the JSON of one item: `index.enqueue(doc)`. An object's fields may also be given by name."""
@@ -54,10 +53,14 @@ class ChunkPayload(Payload):
             )
             raise ConfigurationError(msg)
 
-    def _item_of(self, function: Callable[..., Any], hints: Mapping[str, Any]) -> Any:
+    def _item_of(self, signature: Signature) -> Any:
         """Return the type of the list's items."""
-        takes = list(inspect.signature(function).parameters.values())
-        hint = hints.get(takes[0].name) if len(takes) == 1 and takes[0].kind is not takes[0].VAR_KEYWORD else None
+        takes = list(signature.parameters.values())
+        hint = (
+            signature.hints.get(takes[0].name)
+            if len(takes) == 1 and takes[0].kind is not takes[0].VAR_KEYWORD
+            else None
+        )
         if get_origin(hint) not in {list, Sequence, Iterable}:
             msg = f"task {self.task!r}: {ONE_LIST}"
             raise ConfigurationError(msg)

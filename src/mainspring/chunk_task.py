@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
 
 from mainspring.chunk import Chunk, Item
@@ -23,8 +24,6 @@ C = TypeVar("C")
 class ChunkTask(Task[[T], R, C]):
     """A task made by `@app.task(chunk=Chunk(…))`. Call it with a list; enqueue it with one item."""
 
-    payload: ChunkPayload
-
     def __init__(self, *args: Any, chunk: Chunk, **rest: Any) -> None:
         super().__init__(*args, **rest)
         if not isinstance(chunk, Chunk):
@@ -36,10 +35,14 @@ class ChunkTask(Task[[T], R, C]):
         self.chunk = chunk
         self.is_plain = False
 
-    def _payload_of(self, function: Callable[..., Any], names: Mapping[str, Any]) -> ChunkPayload:
+    def _check_signature(self) -> None:
+        _ = self.payload  # it checks the function
+
+    @functools.cached_property
+    def payload(self) -> ChunkPayload:
         from mainspring.chunk_payload import ChunkPayload  # noqa: PLC0415 - as Task does: Pydantic takes a while to import
 
-        return ChunkPayload(self.name, function, names)
+        return ChunkPayload(self.signature)
 
     def __call__(self, items: Sequence[T] | Sequence[Item[T]]) -> C:  # type: ignore[override] # a list, not one of them
         given: list[Any] = list(items)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any, Literal, NotRequired, get_type_hints
+from typing import Any, Literal, NotRequired
 
 from pydantic import (
     BaseModel,
@@ -22,6 +22,7 @@ from typing_extensions import TypedDict
 
 from mainspring.errors import CannotStoreResult, ConfigurationError, InvalidPayload
 from mainspring.json_text import SHORT, problem_of_json
+from mainspring.signature import Signature
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -33,18 +34,16 @@ class Payload:
     that model's JSON.
     """
 
-    def __init__(self, name: str, function: Callable[..., Any], context_type: type, names: Mapping[str, Any]) -> None:
-        self.task = name
-        self._signature = inspect.signature(function)
-        hints = self._hints(function, names)
-        self.context = next((key for key, hint in hints.items() if hint is context_type and key != "return"), None)
-        self._takes = {key: parameter for key, parameter in self._signature.parameters.items() if key != self.context}
+    def __init__(self, signature: Signature) -> None:
+        self.task = signature.task
+        self._takes = signature.taken
         self._defaults = {
-            key: parameter.default for key, parameter in self._takes.items() if parameter.default is not parameter.empty
+            name: parameter.default
+            for name, parameter in self._takes.items()
+            if parameter.default is not parameter.empty
         }
-        self._check_kinds()
-        self._model = self._only_model(hints)
-        self._adapt(self._shape(hints), hints.get("return", Any))
+        self._model = self._only_model(signature.hints)
+        self._adapt(self._shape(signature.hints), signature.hints.get("return", Any))
 
     def _adapt(self, shape: Any, returned: Any) -> None:
         try:
@@ -141,19 +140,6 @@ class Payload:
             if parameter.kind is parameter.VAR_KEYWORD:
                 bound.update(bound.pop(key, {}))
         return bound
-
-    def _hints(self, function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            return get_type_hints(function, localns=dict(names), include_extras=True)
-        except NameError as error:
-            msg = f"task {self.task!r}: {error}; its annotations must be importable where it is defined"
-            raise ConfigurationError(msg) from error
-
-    def _check_kinds(self) -> None:
-        for key, parameter in self._takes.items():
-            if parameter.kind in {parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY}:
-                msg = f"task {self.task!r}: argument {key!r} must be passable by name, since payloads are JSON objects"
-                raise ConfigurationError(msg)
 
     def _only_model(self, hints: Mapping[str, Any]) -> str | None:
         """Return the name of the only argument if it is a Pydantic model, which then is the whole payload."""

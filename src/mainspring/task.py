@@ -41,6 +41,7 @@ from mainspring.options import (
 from mainspring.pipeline import Pipeline
 from mainspring.retry import Retry
 from mainspring.services import Services
+from mainspring.signature import Signature
 from mainspring.stored_options import StoredOptions, options_of
 from mainspring.stores.engine.creation import refuse_unkeepable
 
@@ -94,16 +95,25 @@ class Task(Generic[P, R, C]):
         self.ack = ack
         self.steps = checked_steps(name, steps, options)
         self.is_async = inspect.iscoroutinefunction(function)
-        self.payload = self._payload_of(function, names or {})
-        self.is_plain = self.is_async and self.payload.context is None and options.get("isolation") != "process"
+        self.signature = Signature(name, function, Context, names or {})
+        self._check_signature()
+        self.is_plain = self.is_async and self.signature.context is None and options.get("isolation") != "process"
         self._retries: dict[str, Retry] = {}
         self._enqueuer: Enqueuer[P, R] = Enqueuer(self, {})
         functools.update_wrapper(self, function)
 
-    def _payload_of(self, function: Callable[..., Any], names: Mapping[str, Any]) -> Payload:
-        from mainspring.payload import Payload  # noqa: PLC0415 - it imports Pydantic, which takes a while
+    def _check_signature(self) -> None:
+        """Raise ConfigurationError if jobs could not have the function's arguments or its result."""
+        self.signature.check_names()
+        if not self.signature.is_plain():
+            _ = self.payload
 
-        return Payload(self.name, function, Context, names)
+    @functools.cached_property
+    def payload(self) -> Payload:
+        """Converts the arguments and the result. Made at first use, because importing Pydantic takes a while."""
+        from mainspring.payload import Payload  # noqa: PLC0415 - as said
+
+        return Payload(self.signature)
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
@@ -114,7 +124,7 @@ class Task(Generic[P, R, C]):
     def __call__(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> C: ...
     def __call__(self, *args: Any, **kwargs: Any) -> C:  # type: ignore[misc] # mypy does not see that it takes P too
         """Call the plain function. If it takes a context and you give none, it gets a detached one."""
-        wanted = self.payload.context
+        wanted = self.signature.context
         if wanted is None or wanted in kwargs or any(isinstance(arg, Context) for arg in args):
             result: C = self.function(*args, **kwargs)
             return result
@@ -233,6 +243,8 @@ class Enqueuer(Generic[P, R]):
             return job
 
     def template(self, arguments: Mapping[str, Any]) -> NewJob:
+        if not arguments and self._task.signature.allows_no_arguments():  # as for most schedules; needs no Pydantic
+            return self.template_of("{}")
         return self._prepared((), dict(arguments), None)
 
     def template_of(self, payload: str) -> NewJob:

@@ -75,3 +75,43 @@ get_log("mainspring.worker").info("mine")
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("event='mine'\n", "")
+
+
+@pytest.mark.parametrize(
+    "imports", ["import structlog", "from structlog import get_logger", "from structlog.stdlib import get_logger"]
+)
+def test_a_command_sets_up_structlog_when_the_application_imports_it(imports: str) -> None:
+    script = f"""
+import sys
+from mainspring.cli import logs
+logs.set_up("warning", as_json=True, import_structlog=False)
+logs.set_up("warning", as_json=True, import_structlog=False)
+assert "structlog" not in sys.modules
+{imports}
+import logging, structlog
+structlog.get_logger("mine").info("unseen")
+structlog.get_logger("mine").warning("seen", room=7)
+logging.getLogger("yours").warning("too")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    shown = [json.loads(line) for line in done.stderr.splitlines()]
+    assert done.stdout == ""
+    assert [(line["event"], line["logger"], line.get("room")) for line in shown] == [
+        ("seen", "mine", 7),
+        ("too", "yours", None),
+    ]
+
+
+def test_importing_structlog_fails_as_usual_if_it_is_not_installed() -> None:
+    script = """
+import sys
+from mainspring.cli import logs
+logs.set_up("warning", as_json=True, import_structlog=False)
+sys.path[:] = []
+try:
+    import structlog
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("No module named 'structlog'\n", "")

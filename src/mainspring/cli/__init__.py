@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import traceback
-from argparse import Namespace
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
@@ -89,7 +88,7 @@ def run(argv: list[str], terminal: Terminal) -> int:
         return Exit.USAGE
     args = parser.parse_args(argv)
     args.argv = argv
-    logs.set_up("warning", as_json=terminal.json, structlog=names_app(args))
+    logs.set_up("warning", as_json=terminal.json, import_structlog=False)
     try:
         code: int = args.run(args, terminal)
     except UsageError as error:
@@ -97,11 +96,6 @@ def run(argv: list[str], terminal: Terminal) -> int:
         raise
     terminal.out.flush()
     return code
-
-
-def names_app(args: Namespace) -> bool:
-    """Return whether the command imports an application, which may log through structlog."""
-    return bool(getattr(args, "app", None) or os.environ.get("MAINSPRING_APP"))
 
 
 def build_parser(only: str | None = None) -> Parser:

@@ -1,43 +1,52 @@
-"""Log lines on standard error: as text for people, as JSON for machines; through structlog if it is installed.
+"""Log lines on standard error: as text for people, as JSON for machines; through structlog if the program uses it.
 
 This is set up before the application is imported, so that an application can set up its own logging instead.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from mainspring.cli.terminal import has_colour
 from mainspring.log import add_job, job_fields, set_up_children
 
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
 LEVELS = ("debug", "info", "warning", "error")
 
 
-def set_up(level: str, *, as_json: bool, structlog: bool = True, final: bool = False) -> None:
+def set_up(level: str, *, as_json: bool, import_structlog: bool = True, final: bool = False) -> None:
     """Set up logging, and do the same in child processes of a worker.
 
-    With `structlog=False`, structlog is not imported: a command that imports no application does not need it. With
-    `final`, loggers keep these settings from their first line on, so that lines below the level cost little.
+    With `import_structlog=False`, structlog is set up only if the application imports it, because importing it takes
+    longer than most commands. With `final`, loggers keep these settings from their first line on, so that lines below
+    the level cost little.
     """
-    set_up_children(partial(set_up, level, as_json=as_json, structlog=structlog, final=final))
-    formatter = structlog_formatter(level, as_json=as_json, final=final) if structlog else None
+    set_up_children(partial(set_up, level, as_json=as_json, import_structlog=import_structlog, final=final))
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter or (JsonFormatter() if as_json else TextFormatter()))
+    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
+    if import_structlog:
+        with contextlib.suppress(ImportError):
+            import structlog  # noqa: F401
+    call_after_import("structlog", partial(use_structlog, handler, level, as_json=as_json, final=final))
 
 
-def structlog_formatter(level: str, *, as_json: bool, final: bool) -> logging.Formatter | None:
-    """Return a formatter that makes lines of structlog and logging look alike; None if structlog is not installed."""
-    try:
-        import structlog
-    except ImportError:
-        return None
+def use_structlog(handler: logging.Handler, level: str, *, as_json: bool, final: bool) -> None:
+    """Configure structlog, and let the handler format lines of structlog and logging alike."""
+    import structlog
+
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         add_job,
@@ -61,7 +70,45 @@ def structlog_formatter(level: str, *, as_json: bool, final: bool) -> logging.Fo
             )
         ]
     remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-    return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[remove, *last])
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[remove, *last]))
+
+
+def call_after_import(module: str, function: Callable[[], None]) -> None:
+    """Call the function once the module is imported: now, or when the program imports it."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, AfterImport)]
+    if sys.modules.get(module) is not None:
+        function()
+    else:
+        sys.meta_path.insert(0, AfterImport(module, function))
+
+
+class AfterImport:
+    """Finds a module as Python does, and calls a function at the end of its import."""
+
+    def __init__(self, module: str, function: Callable[[], None]) -> None:
+        self._module = module
+        self._function = function
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del path, target
+        if fullname != self._module:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            self._extend(spec.loader)
+        return spec
+
+    def _extend(self, loader: Any) -> None:
+        original = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            original(module)
+            self._function()
+
+        loader.exec_module = exec_module
 
 
 class TextFormatter(logging.Formatter):

@@ -162,8 +162,8 @@ class DebugRun:
             self._item = Item(value, lambda: context) if self.task.payload.takes_items else None
             return partial(function, [self._item or value])
         args, kwargs = payload.load(self._claim.payload)
-        if payload.context is not None:
-            kwargs[payload.context] = context
+        if (wanted := self.task.signature.context) is not None:
+            kwargs[wanted] = context
         return partial(function, *args, **kwargs)
 
     def _ended(self, context: Context, value: Any) -> Any:

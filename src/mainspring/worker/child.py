@@ -91,8 +91,8 @@ def perform(
 
 def call(task: Task[..., Any, Any], context: Context, payload: str) -> Any:
     args, kwargs = task.payload.load(payload)
-    if task.payload.context is not None:
-        kwargs[task.payload.context] = context
+    if task.signature.context is not None:
+        kwargs[task.signature.context] = context
     handler = partial(task.function, *args, **kwargs)
     around = task.shared.middleware.around if task.is_async else task.shared.middleware.around_here
     value = around(RunCall(task.name, (context,), task.is_async), handler)

@@ -32,7 +32,7 @@ class Contexts:
     def of(self, run: Run) -> Context:
         """Return the run's context. Any thread may call this: the handler of a chunk asks for those it needs."""
         if run.context is None:
-            durable = run.task.payload.context is not None and not run.isolated
+            durable = run.task.signature.context is not None and not run.isolated
             run.context = Context(
                 run.claim,
                 key=run.task.idempotency_key(run.claim),

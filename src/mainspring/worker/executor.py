@@ -102,8 +102,8 @@ class Executor:
             raise asyncio.CancelledError
         task = run.task
         args, kwargs = task.payload.load(run.claim.payload)
-        if task.payload.context is not None:
-            kwargs[task.payload.context] = self._contexts.of(run)
+        if task.signature.context is not None:
+            kwargs[task.signature.context] = self._contexts.of(run)
         if run.isolated:
             return await self._call_process(run)
         handler = partial(task.function, *args, **kwargs)

@@ -104,7 +104,9 @@ class Worker:
             raise WorkerStuck
 
     def _prepare(self) -> Parts:
-        """Make what belongs to the running event loop."""
+        """Make what belongs to the running event loop, and what jobs would otherwise wait for."""
+        for task in self.runtime.tasks.values():
+            _ = task.payload  # imports Pydantic, if no other task did
         self._some_due, self._state_changed = asyncio.Event(), asyncio.Event()
         self._parts = Parts(self.runtime, self.settings, self._stopping, self._on_wake, self._make_executor)
         if self._stopping.is_set():
