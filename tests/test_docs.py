@@ -66,11 +66,20 @@ def test_every_worker_setting_is_documented() -> None:
         assert f"`{setting}`" in text or setting == "id"
 
 
-@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")], ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+?)\)", page.read_text("utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_the_first_snippet_of_each_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if page.name in {"benchmarks.md", "cli.md"}:  # they show commands
+        return
+    monkeypatch.chdir(tmp_path)
+    (first, *_) = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    exec(compile(first, page.name, "exec"), {"__name__": page.stem})  # noqa: S102 - our own page
 
 
 @pytest.mark.slow

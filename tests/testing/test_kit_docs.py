@@ -21,7 +21,5 @@ def test_the_examples_work_as_printed(pytester: pytest.Pytester) -> None:
     for name, text in examples().items():
         pytester.path.joinpath(name).write_text(text, "utf-8")
     with pytester.path.joinpath("pyproject.toml").open("a", encoding="utf-8") as configuration:
-        configuration.write(
-            'asyncio_mode = "auto"\nasyncio_default_fixture_loop_scope = "function"\npythonpath = ["."]\n'
-        )
+        configuration.write('asyncio_default_fixture_loop_scope = "function"\npythonpath = ["."]\n')
     pytester.runpytest_inprocess().assert_outcomes(passed=5)
