@@ -18,9 +18,10 @@ from mainspring.job import Move, Status
 from mainspring.stores.engine import ack as engine
 from mainspring.stores.protocol import Store
 from mainspring.stores.sqlite import MemoryStore, SqliteStore, acks, claims, insertion, maintenance, wakeups, writer
+from mainspring.stores.sqlite.connection import WriteLock
 from mainspring.stores.sqlite.liveness import Liveness
 from mainspring.stores.sqlite.store import SqlStore
-from mainspring.stores.sqlite.write_lock import WriteLock
+from mainspring.stores.sqlite.transaction import Transaction
 from mainspring.stores.tables import RUNNING
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import claim, join, outcome, put, running
@@ -144,8 +145,8 @@ PROTECTIONS = [
         instead(insertion, "HOLDERS", insertion.HOLDERS.replace("expires_at > ?", "? IS NULL")),
         ("test_a_dedupe_key_kept_forever_outlives_its_job",),
     ),
-    Protection("halts of claims", in_memory, instead(claims, "current_halts", lambda _: []), (HALTED, PAUSED)),
-    Protection("halts of new jobs", in_memory, instead(insertion, "current_halts", lambda _: []), (REFUSED,)),
+    Protection("halts of claims", in_memory, instead(Transaction, "halts", lambda _: []), (HALTED, PAUSED)),
+    Protection("halts of new jobs", in_memory, instead(Transaction, "halts", lambda _: []), (REFUSED,)),
     Protection("the crash count", in_memory, instead(engine, "MAX_CRASHES", 10**6), CRASHED),
     Protection("suspects run alone", in_memory, suspects_beside_others, (ALONE,)),
     Protection("patience", in_memory, instead(claims, "shares", by_priority_alone), (STARVED,)),

@@ -12,9 +12,8 @@ from mainspring.job import Inserted, Outcome
 from mainspring.stores.protocol import Completion
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.stores.sqlite.claims import CHOSEN, ClaimRequest, Taken, take
-from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.insertion import PreparedJob
-from mainspring.stores.sqlite.writer import Transaction
+from mainspring.stores.sqlite.transaction import Transaction
 from mainspring.stores.tables import RUNNING
 
 NO_TRANSACTIONS = (
@@ -43,7 +42,7 @@ class KitStore(MemoryStore):
 
     def _claim_assigned(self, transaction: Transaction, requests: list[ClaimRequest]) -> list[Taken]:
         taken, [request] = Taken(), requests
-        ids, halted = self._assigned[request.worker], {halt.queue for halt in current_halts(transaction)}
+        ids, halted = self._assigned[request.worker], {halt.queue for halt in transaction.halts()}
         while ids and None not in halted and not taken.number:
             place = {"id": ids.popleft()}
             queue = transaction.value(QUEUE, {**place, "now": transaction.now})

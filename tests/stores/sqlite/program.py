@@ -12,7 +12,7 @@ from pathlib import Path
 from mainspring.errors import MainspringError, StoreFull
 from mainspring.stores.protocol import Filter
 from mainspring.stores.sqlite import SqliteStore
-from mainspring.stores.sqlite.file import DatabaseFile
+from mainspring.stores.sqlite.connection import DatabaseFile
 from tests.conformance.scenario import join, new_job
 
 

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from mainspring.stores.sqlite.file import DatabaseFile
+from mainspring.stores.sqlite.connection import DatabaseFile
 
 RAM = Path("/dev/shm")
 """Real files whose fsync costs nothing: for tests of what a store does, not of what survives."""

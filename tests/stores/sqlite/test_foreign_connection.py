@@ -19,7 +19,7 @@ from sqlalchemy import create_engine
 from mainspring import Mainspring
 from mainspring.errors import ConfigurationError, StoreBusy, StoreTooNew
 from mainspring.stores.sqlite import SqliteStore
-from mainspring.stores.sqlite.file import DatabaseFile
+from mainspring.stores.sqlite.connection import DatabaseFile
 from mainspring.task import Task
 from tests.django_setup import set_up_django
 from tests.stores.sqlite.lenders import ASYNC_LENDERS, INSERT, LENDERS, connect_django

@@ -17,7 +17,7 @@ from mainspring.stores.documents import Bundle, Key, Listing, Write
 from mainspring.stores.protocol import Action, Edit, Filter, Store, Want
 from mainspring.stores.sqlite import SqliteStore, acks, claims, documents, insertion, maintenance, read, wakeups
 from mainspring.stores.sqlite import steps as durable
-from mainspring.stores.sqlite.values import _statement
+from mainspring.stores.sqlite.transaction import _statement
 from mainspring.stores.tables import SUSPENDED
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
@@ -258,7 +258,7 @@ async def test_nothing_that_a_store_does_all_day_reads_a_whole_table_or_sorts(
     full: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
     recorded.clear()
-    monkeypatch.setattr("mainspring.stores.sqlite.file.sqlite3.connect", partial(sqlite3.connect, factory=Recording))
+    monkeypatch.setattr("sqlite3.connect", partial(sqlite3.connect, factory=Recording))
     store = SqliteStore(full, clock=clock)
     await a_day(store, clock)
     await store.close()

@@ -20,9 +20,10 @@ from mainspring.job import Inserted, Move, NewJob, Outcome, ProgressReport, Stat
 from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.protocol import Filter, Severity, Store, Wake
 from mainspring.stores.sqlite import SqliteStore, fork, writer
+from mainspring.stores.sqlite.connection import WriteLock
 from mainspring.stores.sqlite.insertion import LONG_PAYLOAD
-from mainspring.stores.sqlite.write_lock import WriteLock
-from mainspring.stores.sqlite.writer import Request, Transaction, Writer
+from mainspring.stores.sqlite.transaction import Transaction
+from mainspring.stores.sqlite.writer import Request, Writer
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
     Bell,

@@ -27,9 +27,8 @@ from mainspring.stores.engine.ack import (
 from mainspring.stores.sqlite.insertion import PreparedJob, insert_jobs, prepare
 from mainspring.stores.sqlite.rows import HELD_STATE, archiving, to_state
 from mainspring.stores.sqlite.steps import put_steps
-from mainspring.stores.sqlite.values import in_values
+from mainspring.stores.sqlite.transaction import Transaction, in_values
 from mainspring.stores.sqlite.wakeups import call_ends, wake_if_ended
-from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import CODES, COMPLETED, NEVER, RUNNING, archived_values, count_moves
 
 HELD = f"""

@@ -16,13 +16,12 @@ from mainspring.stores.engine.change import ALLOWED, ChangeRequest, Key, Plan, n
 from mainspring.stores.engine.halts import combined
 from mainspring.stores.protocol import Action, Changed, Halt
 from mainspring.stores.sqlite.acks import finish
-from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.insertion import LIVE_HOLDER, LONG_PAYLOAD
 from mainspring.stores.sqlite.read import Conditions
 from mainspring.stores.sqlite.rows import FINISHED, FINISHED_STATE, LIVE, LIVE_STATE, to_state
 from mainspring.stores.sqlite.steps import forget_steps
+from mainspring.stores.sqlite.transaction import Transaction
 from mainspring.stores.sqlite.wakeups import call_ends
-from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import CODES, COMPLETED, count_moves, to_columns
 
 
@@ -152,6 +151,9 @@ def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:
 
 PUT_HALT = "INSERT OR REPLACE INTO mainspring_halts VALUES (?, ?, ?, ?, ?, ?, ?)"
 FORGET_CONFIRMATIONS = "DELETE FROM mainspring_confirmations WHERE worker <> ''"
+CONFIRM = """
+INSERT INTO mainspring_confirmations VALUES (?, ?) ON CONFLICT DO UPDATE SET number = max(number, excluded.number)
+"""
 NEXT_NUMBER = """
 INSERT INTO mainspring_confirmations VALUES ('', 1) ON CONFLICT DO UPDATE SET number = number + 1 RETURNING number
 """
@@ -165,14 +167,14 @@ def halt(transaction: Transaction, halts: list[Halt]) -> list[Halt]:
     transaction.execute(FORGET_CONFIRMATIONS)
     written: list[Halt] = []
     for given in halts:
-        standing = next((halt for halt in current_halts(transaction) if halt.queue == given.queue), None)
+        standing = next((halt for halt in transaction.halts() if halt.queue == given.queue), None)
         halt = combined(standing, replace(given, since=to_datetime(transaction.now)))
         until = None if halt.until is None else to_millis(halt.until)
         number = transaction.value(NEXT_NUMBER)
         row = (halt.queue or "", halt.actor, halt.reason, to_millis(halt.since), until, int(halt.accept), number)
         transaction.execute(PUT_HALT, row)
         write_entry(transaction, note_of_halt(given))
-        transaction.halts = None
+        transaction.forget_halts()
         written.append(replace(halt, number=number))
     transaction.halts_changed = True
     return written
@@ -181,15 +183,22 @@ def halt(transaction: Transaction, halts: list[Halt]) -> list[Halt]:
 def resume(transaction: Transaction, requests: list[tuple[By, str | None]]) -> list[bool]:
     ended: list[bool] = []
     for by, queue in requests:
-        over = any(halt.queue == queue for halt in current_halts(transaction))
+        over = any(halt.queue == queue for halt in transaction.halts())
         transaction.execute("DELETE FROM mainspring_halts WHERE queue = ?", (queue or "",))
         if over:
             write_entry(transaction, note_of_resume(by, queue))
             transaction.woken.add(queue or "*")
             transaction.halts_changed = True
-        transaction.halts = None
+        transaction.forget_halts()
         ended.append(over)
     return ended
+
+
+def confirm(transaction: Transaction, confirmations: list[tuple[str, int]]) -> list[None]:
+    """Record that these workers have stopped for the halts with these numbers, or earlier ones."""
+    for worker, number in confirmations:
+        transaction.execute(CONFIRM, (worker, number))
+    return [None] * len(confirmations)
 
 
 # -- audit ----------------------------------------------------------------------------------------

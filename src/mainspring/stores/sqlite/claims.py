@@ -17,10 +17,8 @@ from mainspring.json_text import from_json
 from mainspring.stores.columns import CLAIMED
 from mainspring.stores.engine.claim import Head, Level, earliest, ends, head_of, shares
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Want
-from mainspring.stores.sqlite.halts import current_halts
 from mainspring.stores.sqlite.rows import PAYLOAD, read_tags
-from mainspring.stores.sqlite.values import in_values
-from mainspring.stores.sqlite.writer import Transaction
+from mainspring.stores.sqlite.transaction import Transaction, in_values
 from mainspring.stores.tables import NEVER, PENDING, RETRYING, RUNNING, SUSPENDED
 
 PRIORITIES = range(4)
@@ -167,7 +165,7 @@ claim.last = True  # type: ignore[attr-defined]  # runs last in a transaction, a
 
 def claim_one(transaction: Transaction, request: ClaimRequest) -> Taken:
     taken = Taken()
-    halts = current_halts(transaction)
+    halts = transaction.halts()
     if any(halt.queue is None for halt in halts):
         taken.next_due = earliest(ends(halts, {None}))
         return taken

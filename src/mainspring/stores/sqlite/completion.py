@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,8 +24,7 @@ from mainspring.stores.foreign_connection import (
     unscoped,
 )
 from mainspring.stores.sqlite.acks import settle
-from mainspring.stores.sqlite.connection import WriteConnection
-from mainspring.stores.sqlite.file import DatabaseFile
+from mainspring.stores.sqlite.connection import DatabaseFile, WriteConnection, WriteLock, inside, refuse_inside
 from mainspring.stores.sqlite.foreign_connection import (
     BareTransaction,
     call,
@@ -36,27 +34,7 @@ from mainspring.stores.sqlite.foreign_connection import (
     refuse_other_file,
     take_write_lock,
 )
-from mainspring.stores.sqlite.write_lock import WriteLock
-from mainspring.stores.sqlite.writer import Transaction, roll_back
-
-inside: contextvars.ContextVar[SqliteCompletion | ForeignCompletion | None] = contextvars.ContextVar(
-    "mainspring_inside", default=None
-)
-
-
-def refuse_inside() -> None:
-    """Raise if the caller is inside `ctx.transaction()`.
-
-    The block holds the file's only write lock. The writer thread needs that lock, so waiting for it there would never
-    end. Code that was started in the block inherits its context. Once the block has ended, such code may write again.
-    """
-    block = inside.get()
-    if block is not None and block.begun:
-        msg = (
-            "inside ctx.transaction() only its own connection can write to the database: "
-            "enqueue with using(connection=tx), or do this after the block"
-        )
-        raise ConfigurationError(msg)
+from mainspring.stores.sqlite.transaction import Transaction, roll_back
 
 
 class SqliteCompletion:

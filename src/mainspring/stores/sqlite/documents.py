@@ -24,8 +24,7 @@ from mainspring.stores.documents import (
 )
 from mainspring.stores.sqlite import insertion
 from mainspring.stores.sqlite.admin import write_entry
-from mainspring.stores.sqlite.values import in_values
-from mainspring.stores.sqlite.writer import Transaction
+from mainspring.stores.sqlite.transaction import Transaction, in_values
 from mainspring.stores.tables import NEVER, none_if_never, or_never
 
 COLUMNS = "collection, grp, id, data, version, due_at, expires_at"

@@ -17,20 +17,22 @@ from mainspring.clock import Clock, Millis
 from mainspring.errors import StoreError
 from mainspring.job import Inserted, NewJob, Outcome
 from mainspring.stores.protocol import Completion, Finding, Wake, WorkerInfo
-from mainspring.stores.sqlite import claims, fork, inline_writer, insertion, maintenance
-from mainspring.stores.sqlite.completion import ForeignCompletion, SqliteCompletion, refuse_inside
-from mainspring.stores.sqlite.connection import FileConnection
-from mainspring.stores.sqlite.file import BUSY_TIMEOUT, DatabaseFile
+from mainspring.stores.sqlite import claims, fork, insertion, maintenance
+from mainspring.stores.sqlite.completion import ForeignCompletion, SqliteCompletion
+from mainspring.stores.sqlite.connection import BUSY_TIMEOUT, DatabaseFile, FileConnection
 from mainspring.stores.sqlite.foreign_connection import lent, run_on
 from mainspring.stores.sqlite.liveness import Liveness, read_wakes
 from mainspring.stores.sqlite.reader import Reader
 from mainspring.stores.sqlite.store import SqlStore
 from mainspring.stores.sqlite.timekeeper import Timekeeper
-from mainspring.stores.sqlite.writer import Operation, Transaction, Writer
+from mainspring.stores.sqlite.transaction import Operation, Transaction
+from mainspring.stores.sqlite.writer import Writer
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+MAX_INLINE_CLAIM = 8  # jobs; the writer thread claims the rest
+MAX_INLINE_SET_ASIDE = 100  # jobs of unknown tasks; the writer thread sets aside the rest
 FOREIGN_WRITE_POLL = 0.25  # seconds; a commit by the application's own connection sends no wake-up
 
 QUOTED = str.maketrans({"%": "%25", "?": "%3F", "#": "%23"})  # characters that would end the path in a URL
@@ -72,9 +74,7 @@ class SqliteStore(SqlStore):
             if self._threads is None:
                 self.file.prepare()
                 self._timekeeper.begin()
-                writer = Writer(self.file, self.clock, self._committed)
-                inline = inline_writer.InlineWriter(self.file, self.clock, self._committed)
-                self._threads = _Threads(writer, Reader(self.file), inline)
+                self._threads = _Threads(Writer(self.file, self.clock, self._committed), Reader(self.file))
             return self._threads
 
     def forget_parent(self) -> None:
@@ -93,7 +93,6 @@ class SqliteStore(SqlStore):
         self.liveness.close()
 
     def _write(self, operation: Operation, items: list[Any], *, durable: bool = True) -> asyncio.Future[list[Any]]:
-        refuse_inside()
         return (self._threads or self._open()).writer.run(operation, items, durable=durable)
 
     def _read(
@@ -105,9 +104,8 @@ class SqliteStore(SqlStore):
 
     def insert_now(self, jobs: Sequence[NewJob]) -> list[Inserted] | None:
         """Insert in the calling thread, or return None while the writer is busy: to share its next commit is faster."""
-        refuse_inside()
-        threads = self._open()
-        return None if threads.writer.busy else threads.inline_writer.insert(insertion.prepare(jobs))
+        writer = self._open().writer
+        return None if writer.busy else writer.run_inline(insertion.insert, insertion.prepare(jobs))
 
     async def _insert_on(self, connection: Any, new: list[insertion.PreparedJob]) -> list[Inserted]:
         return await run_on(connection, lambda driver: self._insert_lent(driver, new))
@@ -121,15 +119,20 @@ class SqliteStore(SqlStore):
         return inserted
 
     async def _claim(self, request: claims.ClaimRequest) -> claims.Taken:
-        refuse_inside()
-        taken = self._open().inline_writer.claim(request) if self._idle else None
+        taken = self._claim_inline(request) if self._idle else None
         if taken is None or (taken.unfinished and not taken.number):
             taken = await super()._claim(request)
-        elif taken.number == inline_writer.MAX_JOBS < request.limit:
+        elif taken.number == MAX_INLINE_CLAIM < request.limit:
             with suppress(StoreError):  # an error must not lose the jobs claimed inline
                 taken.add(await super()._claim(replace(request, limit=request.limit - taken.number)))
         self._idle = not taken.number
         return taken
+
+    def _claim_inline(self, request: claims.ClaimRequest) -> claims.Taken | None:
+        """Claim a few jobs in the calling thread, which is the event loop; None if the writer thread must do it."""
+        few = replace(request, limit=min(request.limit, MAX_INLINE_CLAIM), max_set_aside=MAX_INLINE_SET_ASIDE)
+        taken = (self._threads or self._open()).writer.run_inline(claims.claim, [few], durable=False)
+        return None if taken is None else taken[0]
 
     def completion(self, outcome: Callable[[], Outcome], connection: Any = None) -> Completion:
         self._open()
@@ -199,10 +202,8 @@ async def run_in_own_thread(work: Callable[[], None]) -> None:
 class _Threads:
     writer: Writer
     reader: Reader
-    inline_writer: inline_writer.InlineWriter
 
     def stop(self) -> None:
-        self.inline_writer.close()
         self.writer.stop()
         self.reader.close()
 

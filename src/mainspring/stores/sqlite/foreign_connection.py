@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from mainspring.errors import ConfigurationError
 from mainspring.stores.foreign_connection import NOT_OUTERMOST, made_by, unwrap
 from mainspring.stores.sqlite import schema
-from mainspring.stores.sqlite.file import DatabaseFile
-from mainspring.stores.sqlite.writer import roll_back
+from mainspring.stores.sqlite.connection import DatabaseFile
+from mainspring.stores.sqlite.transaction import roll_back
 
 T = TypeVar("T")
 

@@ -12,10 +12,8 @@ from typing import Any
 from mainspring.job import FOREVER, Inserted, NewJob
 from mainspring.stores.engine.creation import first_time, refuse_unkeepable, rounds_by_key
 from mainspring.stores.engine.halts import refuse_while_halted
-from mainspring.stores.sqlite.halts import current_halts
-from mainspring.stores.sqlite.values import in_values
+from mainspring.stores.sqlite.transaction import Transaction, in_values
 from mainspring.stores.sqlite.wakeups import wake_if_ended
-from mainspring.stores.sqlite.writer import Transaction
 from mainspring.stores.tables import NEVER, PENDING, SUSPENDED
 
 LONG_PAYLOAD = 1024  # characters; longer payloads go into a separate table
@@ -90,7 +88,7 @@ def to_row(job: NewJob) -> tuple[Any, ...]:
 
 
 def insert(transaction: Transaction, new: list[PreparedJob]) -> list[Inserted]:
-    if halts := current_halts(transaction):
+    if halts := transaction.halts():
         refuse_while_halted(halts, {item.job.queue for item in new})
     return insert_jobs(transaction, new)
 

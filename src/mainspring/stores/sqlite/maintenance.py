@@ -15,10 +15,10 @@ from mainspring.stores.protocol import AfterStall, Finding, Pulse, Severity, Tak
 from mainspring.stores.sqlite import documents, schema
 from mainspring.stores.sqlite.acks import write
 from mainspring.stores.sqlite.admin import remove_jobs
-from mainspring.stores.sqlite.file import DatabaseFile, file_system
+from mainspring.stores.sqlite.connection import DatabaseFile, file_system
 from mainspring.stores.sqlite.liveness import Liveness
 from mainspring.stores.sqlite.rows import LIVE_STATE, to_state
-from mainspring.stores.sqlite.writer import Transaction
+from mainspring.stores.sqlite.transaction import Transaction
 from mainspring.stores.tables import COUNT_JOBS, NEVER, ODD_ROWS, RUNNING, odd_rows, status_name
 
 # -- takeover -------------------------------------------------------------------------------------

@@ -23,9 +23,9 @@ from mainspring.errors import ConfigurationError, UnsupportedCall
 from mainspring.job import Inserted, Outcome
 from mainspring.stores.protocol import EVERY_QUEUE, Completion, Finding, Severity, Wake, WorkerInfo
 from mainspring.stores.sqlite import fork, insertion, schema
-from mainspring.stores.sqlite.file import explain
+from mainspring.stores.sqlite.errors import explain
 from mainspring.stores.sqlite.store import SqlStore
-from mainspring.stores.sqlite.writer import Committing, Operation
+from mainspring.stores.sqlite.transaction import Committing, Operation
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -10,10 +10,11 @@ from typing import Any
 from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.job import Attempt, Counts, Job, Move, TimelineEntry
 from mainspring.stores.columns import as_object, decoded
-from mainspring.stores.protocol import DUE_CAP, DUE_LOOK, AuditEntry, Filter, Page
+from mainspring.stores.protocol import DUE_CAP, DUE_LOOK, AuditEntry, Filter, Halt, Page
 from mainspring.stores.sqlite.claims import ASIDE, PRIORITIES, SET_ASIDE, SUSPECT, SUSPECTS, WAITING
 from mainspring.stores.sqlite.rows import COLUMNS, FINISHED, LIVE, to_job
 from mainspring.stores.sqlite.steps import steps
+from mainspring.stores.sqlite.transaction import HALTS, to_halt
 from mainspring.stores.tables import CODES, COMPLETED, DueIn, by_queue, due_in, timeline_of, to_attempt
 
 # -- filters --------------------------------------------------------------------------------------
@@ -239,3 +240,20 @@ def due(connection: sqlite3.Connection, queue: str, now: Millis) -> DueIn:
     apart = [row for statement in (SUSPECTS_DUE, ASIDE_DUE) for row in connection.execute(statement, given)]
     first = [(task, run_at, 1) for task, run_at in connection.execute(TASKS_DUE, given)]
     return due_in(queue, number, oldest, first, apart)
+
+
+# -- halts ----------------------------------------------------------------------------------------
+
+CONFIRMED = "SELECT worker FROM mainspring_confirmations WHERE number >= ?"
+
+
+def halts(connection: sqlite3.Connection, now: Millis) -> list[Halt]:
+    return [to_halt(row) for row in connection.execute(HALTS, (now,))]
+
+
+def is_over(connection: sqlite3.Connection, halt: Halt, now: Millis) -> bool:
+    return all(current.number < halt.number for current in halts(connection, now))
+
+
+def confirmed_by(connection: sqlite3.Connection, number: int) -> set[str]:
+    return {worker for (worker,) in connection.execute(CONFIRMED, (number,))}

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
 
-from mainspring.stores.sqlite.connection import FileConnection
-from mainspring.stores.sqlite.file import DatabaseFile
-from mainspring.stores.sqlite.writer import roll_back
+from mainspring.stores.sqlite.connection import DatabaseFile, FileConnection
+from mainspring.stores.sqlite.transaction import roll_back
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -7,10 +7,14 @@ of Mainspring's tables is in the table `mainspring_migrations`, as on PostgreSQL
 from __future__ import annotations
 
 import sqlite3
+import time
 from importlib import resources
 from pathlib import Path
 
 from mainspring.errors import ConfigurationError, StoreTooNew
+from mainspring.stores.sqlite.transaction import roll_back
+
+BUSY_PAUSE = 0.005  # seconds between two attempts where SQLite itself does not wait
 
 MIGRATIONS = ("schema.sql",)  # number N brings the tables from version N to N + 1
 TABLES = tuple(
@@ -31,6 +35,45 @@ CREATE TABLE IF NOT EXISTS mainspring_migrations ( -- The migrations of these ta
 HAS_MIGRATIONS = "SELECT EXISTS (SELECT 1 FROM pragma_table_info('mainspring_migrations') WHERE name = 'version')"
 VERSION = "SELECT coalesce(max(version), 0) FROM mainspring_migrations"
 RECORD_MIGRATION = "INSERT INTO mainspring_migrations (version, name) VALUES (?, ?)"
+
+
+def prepare(connection: sqlite3.Connection, path: Path, patience: float) -> None:
+    """Make the file usable: write-ahead logging, and all tables in their current version.
+
+    The missing migrations run in one transaction, so that of several starting processes only one runs them.
+    """
+    cursor = connection.cursor()
+    refuse_unusable(cursor, path)
+    if cursor.execute("PRAGMA page_count").fetchone()[0] == 0:  # an existing file keeps the application's choice
+        cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    write_ahead(connection, patience)
+    if version_of(cursor) == len(MIGRATIONS):  # the application's transaction may have created them
+        return
+    cursor.execute("BEGIN IMMEDIATE")
+    try:
+        migrate(cursor)
+        cursor.execute("COMMIT")
+    except BaseException:
+        roll_back(connection)
+        raise
+
+
+def write_ahead(connection: sqlite3.Connection, patience: float) -> None:
+    """Switch to write-ahead logging; retry for `patience` seconds while the file is locked.
+
+    SQLite's busy timeout does not apply here: SQLite holds a read lock already, and waiting could be a deadlock.
+    Without the retries, of two processes that create a file together, one would fail because the file is locked.
+    """
+    end = time.monotonic() + patience
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= end:
+                raise
+            time.sleep(BUSY_PAUSE)
+        else:
+            return
 
 
 def version_of(cursor: sqlite3.Cursor) -> int:

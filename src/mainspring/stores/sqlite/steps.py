@@ -7,8 +7,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 
 from mainspring.job import Outcome, Save, Step
-from mainspring.stores.sqlite.values import in_values
-from mainspring.stores.sqlite.writer import Transaction
+from mainspring.stores.sqlite.transaction import Transaction, in_values
 
 PUT = """
 INSERT OR REPLACE INTO mainspring_steps (job_id, name, number, kind, output, started_at, finished_at) VALUES {values}

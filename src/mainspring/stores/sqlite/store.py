@@ -49,8 +49,7 @@ from mainspring.stores.sqlite import (
     transfer,
     wakeups,
 )
-from mainspring.stores.sqlite.halts import confirm, confirmed_by, is_over, read_halts
-from mainspring.stores.sqlite.writer import Operation, Transaction
+from mainspring.stores.sqlite.transaction import Operation, Transaction
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -241,10 +240,10 @@ class SqlStore(ABC):
         return await self._read(read.audit, limit)
 
     async def halts(self) -> list[Halt]:
-        return await self._read(read_halts, self.clock.now())
+        return await self._read(read.halts, self.clock.now())
 
     async def confirm(self, worker: str, number: int) -> None:
-        await self._write(confirm, [(worker, number)], durable=False)
+        await self._write(admin.confirm, [(worker, number)], durable=False)
 
     async def unconfirmed(self, halt: Halt) -> list[WorkerInfo]:
         late = await self._read(self._unconfirmed, halt)
@@ -253,9 +252,9 @@ class SqlStore(ABC):
         return late
 
     def _unconfirmed(self, connection: sqlite3.Connection, halt: Halt) -> list[WorkerInfo]:
-        if is_over(connection, halt, self.clock.now()):
+        if read.is_over(connection, halt, self.clock.now()):
             return []
-        confirmed = confirmed_by(connection, halt.number)
+        confirmed = read.confirmed_by(connection, halt.number)
         return [info for info in self._living() if info.id not in confirmed and info.alive and serves(info, halt)]
 
     async def stats(self) -> Stats:
@@ -270,7 +269,7 @@ class SqlStore(ABC):
             due={line.queue: line.number for line in due},
             oldest_due={line.queue: to_datetime(line.oldest) for line in due if line.oldest is not None},
             workers=self._living(),
-            halts=read_halts(connection, now),
+            halts=read.halts(connection, now),
             due_tasks=[task for line in due for task in line.tasks],
         )
 

@@ -31,8 +31,7 @@ from mainspring.stores.records import (
 from mainspring.stores.sqlite.insertion import INSERT_PAYLOADS, INSERT_TAGS, LONG_PAYLOAD
 from mainspring.stores.sqlite.rows import COLUMNS, FINISHED, LIVE, from_row
 from mainspring.stores.sqlite.steps import PUT as PUT_STEPS
-from mainspring.stores.sqlite.values import in_values
-from mainspring.stores.sqlite.writer import Transaction
+from mainspring.stores.sqlite.transaction import Transaction, in_values
 from mainspring.stores.tables import (
     CODES,
     COMPLETED,
@@ -294,7 +293,7 @@ class Table:
         in_the_way = {record["key"]: str(record[self.owner]) for record in here}
         new = [self._row(record) for record in request.records if record["key"] not in in_the_way]
         put_rows(transaction, f"INSERT INTO {self.name} ({', '.join(self.columns)}) VALUES {{values}}", new)
-        transaction.halts = None
+        transaction.forget_halts()
         return in_the_way
 
     def size(self, connection: sqlite3.Connection) -> int:

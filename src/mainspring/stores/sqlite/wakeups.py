@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mainspring.job import ENDS, is_end
 from mainspring.stores.engine.change import woken
-from mainspring.stores.sqlite.values import in_values
-from mainspring.stores.sqlite.writer import Transaction
+from mainspring.stores.sqlite.transaction import Transaction, in_values
 from mainspring.stores.tables import PENDING, SUSPENDED, to_columns
 
 AFTER_ENDS = ENDS.replace(":", ";")  # the keys of all jobs' ends sort between ENDS and this

@@ -1,12 +1,13 @@
 """The writer: one thread per process writes, and commits all waiting requests in one transaction.
 
 This is group commit without a timer. While a commit goes to the disk, the next requests queue up. The more there are,
-the less each one costs.
+the less each one costs. Requests of one kind are merged, so that they need only a few statements (see transaction.py).
 
-Python may switch threads at every step of SQLite, and a busy thread returns the interpreter only after 5 ms. With one
-statement per row, each row would cost that (measured next to a busy loop: 140 jobs/s instead of 60,000). So requests of
-one kind are merged, and every operation handles all its items in a few statements (see insertion.py, claims.py,
-acks.py).
+Small writes may be done in the calling thread (`Writer.run_inline`), if no other write is going on. For the first claim
+of an idle worker, switching to the writer thread and back takes a fifth of the time until the job starts. Such a claim
+waits for neither a lock nor the disk, so it may run on the event loop. A thread that enqueues without an event loop
+waits for the disk anyway, so it can write itself. Only one thread does so at a time. The others go to the writer thread
+and share one commit.
 """
 
 from __future__ import annotations
@@ -17,79 +18,22 @@ import queue
 import sqlite3
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
-from mainspring.clock import Clock, Millis
+from mainspring.clock import Clock
 from mainspring.errors import StoreError
-from mainspring.stores.protocol import Halt, Wake
-from mainspring.stores.sqlite.connection import WriteConnection
-from mainspring.stores.sqlite.file import DatabaseFile
-from mainspring.stores.sqlite.values import in_values
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-Operation = Callable[["Transaction", list[Any]], list[Any]]
-"""Handles all items at once and returns one result for each."""
+from mainspring.stores.sqlite.connection import DatabaseFile, WriteConnection, refuse_inside
+from mainspring.stores.sqlite.transaction import Committing, Operation, Transaction
 
 IDLE_AFTER = 0.01  # seconds without a request after which the writer no longer counts as busy
 MAX_REQUESTS = 2000  # in one transaction, so that none waits too long
 STOP_CHECK_INTERVAL = 0.2  # seconds between checks whether a stopping writer is waiting in vain
-
-
-class Transaction:
-    """A connection inside a write transaction, and what has to be done after the commit."""
-
-    def __init__(self, connection: sqlite3.Connection, now: Millis) -> None:
-        self.connection = connection
-        self.now = now
-        self.counts: defaultdict[tuple[str, int], int] = defaultdict(int)  # (queue, status) -> change
-        self.woken: set[str] = set()  # queues that may have something due
-        self.cancellations = False
-        self.documents = False  # documents come due soon
-        self.pages_to_free = 0
-        self.halts: list[Halt] | None = None  # read once per transaction
-        self.halts_changed = False
-        self.state_changed = False  # documents changed that workers keep in memory
-
-    def execute(self, statement: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> sqlite3.Cursor:
-        if self.connection.row_factory is None:
-            return self.connection.execute(statement, parameters)
-        cursor = self.connection.cursor()
-        cursor.row_factory = None  # the caller's own connection may have a row factory
-        return cursor.execute(statement, parameters)
-
-    def value(self, statement: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> Any:
-        row = self.execute(statement, parameters).fetchone()
-        return None if row is None else row[0]
-
-    def count(self, queue_name: str, status: int, change: int) -> None:
-        self.counts[queue_name, status] += change
-
-    def write_counts(self) -> None:
-        changes = [(name, status, change) for (name, status), change in self.counts.items() if change]
-        for part in in_values(ADD_COUNTS, changes):
-            self.execute(*part)
-        self.counts.clear()
-
-    def wakes(self) -> Wake:
-        wake = Wake.JOBS if self.woken else Wake(0)
-        if self.cancellations:
-            wake |= Wake.CANCELLATIONS
-        if self.halts_changed:
-            wake |= Wake.HALTS
-        if self.state_changed:
-            wake |= Wake.STATE
-        return wake | Wake.DOCUMENTS if self.documents else wake
-
-
-ADD_COUNTS = """
-INSERT INTO mainspring_counts (queue, status, n) VALUES {values} ON CONFLICT DO UPDATE SET n = n + excluded.n
-"""
+INLINE = ("busy_timeout = 0", "cache_size = -2048")
+DURABLE = (*INLINE, "synchronous = FULL")
+NOT_DURABLE = (*INLINE, "synchronous = NORMAL", "wal_autocheckpoint = 0")  # other connections do the checkpoints
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +47,10 @@ class Request:
 
 
 class Writer:
-    """The writer thread and its connection. It calls `committed` after each commit, before it answers requests."""
+    """The writer thread, and connections for the calling threads.
+
+    It calls `committed` after each commit, before it answers requests.
+    """
 
     def __init__(self, file: DatabaseFile, clock: Clock, committed: Callable[[Transaction], None]) -> None:
         self._file = file
@@ -113,6 +60,7 @@ class Writer:
         self._busy_until = 0.0
         self._writing: Sequence[Request] = ()
         self._link = WriteConnection(file)
+        self._durable, self._not_durable = InlineConnection(file, DURABLE), InlineConnection(file, NOT_DURABLE)
         self._synchronous: tuple[sqlite3.Connection | None, str] = None, ""
         self._thread = threading.Thread(target=self._run, name="mainspring-writer", daemon=True)
         self._thread.start()
@@ -124,9 +72,27 @@ class Writer:
 
     def run(self, operation: Operation, items: list[Any], *, durable: bool = True) -> asyncio.Future[list[Any]]:
         """Queue an operation; the future resolves when it is committed (and, if `durable`, on the disk)."""
+        refuse_inside()
         future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._inbox.put(Request(operation, items, durable, future))
         return future
+
+    def run_inline(self, operation: Operation, items: list[Any], *, durable: bool = True) -> list[Any] | None:
+        """Run an operation in the calling thread; None if another write is going on, or on an error.
+
+        Leave it to the writer thread then: it waits, or reports the error. So the operation must be safe to repeat.
+        """
+        refuse_inside()
+        try:
+            with (self._durable if durable else self._not_durable).use_at_once() as connection:
+                if connection is None:
+                    return None
+                with Committing(connection, self._clock) as transaction:
+                    results = operation(transaction, items)
+        except StoreError:
+            return None
+        self._committed(transaction)
+        return results
 
     def stop(self) -> None:
         """Finish the queued requests, then end the thread.
@@ -134,6 +100,8 @@ class Writer:
         Another process that was stopped in the middle of a commit keeps the file locked. If all callers have given up
         meanwhile, do not wait for that lock: the thread ends when it gets the lock, or with this process.
         """
+        self._durable.close()
+        self._not_durable.close()
         self._inbox.put(None)
         self._thread.join(STOP_CHECK_INTERVAL)
         while self._thread.is_alive() and not self._is_given_up():
@@ -211,6 +179,20 @@ class Writer:
             self._synchronous = connection, mode
 
 
+class InlineConnection(WriteConnection):
+    """A connection for small writes in the calling thread."""
+
+    def __init__(self, file: DatabaseFile, settings: Sequence[str]) -> None:
+        super().__init__(file)
+        self._settings = settings
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = super()._connect()
+        for setting in self._settings:
+            connection.execute(f"PRAGMA {setting}")
+        return connection
+
+
 def merged(requests: list[Request]) -> Callable[[Transaction], None]:
     """Return a function that runs each operation once, for all its requests together.
 
@@ -261,44 +243,6 @@ def one_by_one(
 def concerns_all(error: Exception) -> bool:
     """Return whether the error affects all requests: a full, locked or broken database. Others are of one request."""
     return isinstance(error, StoreError) and type(error) is not StoreError
-
-
-class Committing:
-    """Runs a block in a write transaction, and commits it. Not a generator: that adds 2 % to the enqueue of one job."""
-
-    __slots__ = ("_clock", "_connection", "_transaction")
-
-    def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
-        self._connection = connection
-        self._clock = clock
-
-    def __enter__(self) -> Transaction:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            self._transaction = Transaction(self._connection, self._clock.now())
-        except BaseException:
-            roll_back(self._connection)
-            raise
-        return self._transaction
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            roll_back(self._connection)
-            return
-        try:
-            self._transaction.write_counts()
-            self._connection.execute("COMMIT")
-        except BaseException:
-            roll_back(self._connection)
-            raise
-
-
-def roll_back(connection: sqlite3.Connection) -> None:
-    """Roll back, unless SQLite has done so already, for example because the disk is full."""
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
 
 
 def free_pages(connection: sqlite3.Connection, number: int) -> None:

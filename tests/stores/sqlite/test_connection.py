@@ -22,9 +22,9 @@ from mainspring.errors import (
 )
 from mainspring.job import Move
 from mainspring.stores.protocol import Filter, Severity, Store, Wake
-from mainspring.stores.sqlite import SqliteStore, file
-from mainspring.stores.sqlite.file import DatabaseFile, file_system
-from mainspring.stores.sqlite.schema import TABLES, refuse_foreign
+from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.sqlite.connection import DatabaseFile, file_system
+from mainspring.stores.sqlite.schema import TABLES, refuse_foreign, write_ahead
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import Bell, claim, end, found, join, new_job, put, put_many, running
 from tests.stores.sqlite.processes import run_mounted, start
@@ -124,7 +124,7 @@ def test_every_name_of_ours_has_the_prefix(path: Path) -> None:
 
 
 def test_an_sqlite_that_is_too_old_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file, "OLDEST_SQLITE", (99, 0, 0))
+    monkeypatch.setattr("mainspring.stores.sqlite.connection.OLDEST_SQLITE", (99, 0, 0))
     with pytest.raises(ConfigurationError, match=r"is too old; Mainspring needs 99\.0\.0"):
         DatabaseFile(path).prepare()
 
@@ -150,7 +150,7 @@ MOUNTINFO = r"""
 def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(MOUNTINFO.format(kind="nfs4"), encoding="utf-8")
-    monkeypatch.setattr(file, "MOUNTS", mounts)
+    monkeypatch.setattr("mainspring.stores.sqlite.connection.MOUNTS", mounts)
     return mounts
 
 
@@ -325,7 +325,7 @@ def test_who_finds_another_at_making_the_file_waits(tmp_path: Path) -> None:
     with closing(beginning_to_write(path)) as other, closing(sqlite3.connect(path, timeout=60)) as connection:
         done = threading.Timer(0.1, other.execute, ["ROLLBACK"])
         done.start()
-        file.write_ahead(connection, patience=60)
+        write_ahead(connection, patience=60)
         done.join()
     assert ask(path, "PRAGMA journal_mode") == "wal"
 
@@ -337,7 +337,7 @@ def test_who_finds_another_at_making_the_file_does_not_wait_for_ever(tmp_path: P
         closing(sqlite3.connect(path, timeout=60)) as connection,
         pytest.raises(sqlite3.OperationalError, match="database is locked"),
     ):
-        file.write_ahead(connection, patience=0.02)
+        write_ahead(connection, patience=0.02)
     assert ask(path, "PRAGMA journal_mode") == "delete"
 
 

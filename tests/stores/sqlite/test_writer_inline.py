@@ -17,8 +17,8 @@ from mainspring.events import JobCreated
 from mainspring.handle import JobHandle
 from mainspring.job import Inserted, NewJob, Status
 from mainspring.stores.protocol import Filter, Wake
-from mainspring.stores.sqlite import SqliteStore, inline_writer
-from mainspring.stores.sqlite.write_lock import WriteLock
+from mainspring.stores.sqlite import SqliteStore, file_store
+from mainspring.stores.sqlite.connection import WriteLock
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import a_halt, claim, join, new_job, put, put_many
 from tests.stores.sqlite.template import fresh_database
@@ -72,7 +72,7 @@ async def test_many_jobs_are_claimed_to_the_limit(store: SqliteStore, by_writer:
     ids = await put_many(store, 30)
     held = await claim(store, 25)
     assert [one.id for one in held] == ids[:25]
-    assert by_writer == [25 - inline_writer.MAX_JOBS]
+    assert by_writer == [25 - file_store.MAX_INLINE_CLAIM]
 
 
 async def test_a_gate_that_is_held_is_waited_for_by_the_writer(store: SqliteStore, by_writer: list[int]) -> None:
@@ -115,7 +115,7 @@ async def test_its_connection_leaves_checkpoints_and_the_disk_to_the_writer(stor
     await put(store)
     await claim(store)
     assert store._threads
-    with store._threads.inline_writer._to_claim.use_at_once() as connection:
+    with store._threads.writer._not_durable.use_at_once() as connection:
         assert connection is not None
         settings = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "busy_timeout")]
         assert settings == [1, 0]
