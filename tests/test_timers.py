@@ -9,6 +9,7 @@ import pytest
 
 from mainspring import Mainspring
 from mainspring.clock import Millis
+from mainspring.feature import Feature, Features, Timer
 from mainspring.stores.documents import Bundle, Document, Due, Key, Write
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing.clock import ManualClock
@@ -17,7 +18,7 @@ from mainspring.timers import LOOK_AGAIN, Timers
 HOUR: Millis = 3_600_000
 
 
-class Bell:
+class Bell(Timer):
     """Notes what it is fired for, and is done with that."""
 
     page_size = 10
@@ -33,16 +34,18 @@ class Bell:
         self._heard.append(f"{self.collection} {len(documents)}")
         await self._app.store.write([Bundle((Write(one.key, None),)) for one in documents])
 
-    async def refresh(self) -> None: ...
-    async def recover(self) -> None: ...
-    async def clock_went_back(self, by: Millis) -> None: ...
+
+def timers_of(app: Mainspring, *timers: Timer) -> Timers:
+    feature, features = Feature(), Features()
+    feature.timers = timers
+    features.add(feature)
+    return Timers(app.runtime.services, features)
 
 
 async def test_what_was_due_by_a_clock_that_has_gone_back_is_not_fired() -> None:
     clock = ManualClock()
     app = Mainspring(MemoryStore(clock=clock))
-    bell, timers = Bell(app), Timers(app.runtime.services)
-    timers.add(bell)
+    timers = timers_of(app, bell := Bell(app))
     await app.store.write([Bundle((Write(Key("bells", "", "a"), "{}", due_at=clock.now() + HOUR // 2),))])
     due = app.store.due
 
@@ -81,9 +84,7 @@ class Echo(Bell):
 
 async def test_a_timer_that_is_always_busy_does_not_hold_the_others_up() -> None:
     app = Mainspring(MemoryStore(clock=ManualClock()))
-    echo, bell, timers = Echo(app, times=5), Bell(app), Timers(app.runtime.services)
-    timers.add(bell)
-    timers.add(echo)
+    timers = timers_of(app, bell := Bell(app), echo := Echo(app, times=5))
     await app.store.write([Bundle((Write(Key("echoes", "", "e"), "{}", due_at=0),))])
     fire, left = echo.fire, []
 
@@ -114,9 +115,8 @@ async def test_timers_take_turns(monkeypatch: pytest.MonkeyPatch, turn: float, o
     monkeypatch.setattr("mainspring.timers.TURN_SECONDS", turn)
     clock = ManualClock()
     app, heard = Mainspring(MemoryStore(clock=clock)), list[str]()
-    timers = Timers(app.runtime.services)
+    timers = timers_of(app, *(Bell(app, collection, heard) for collection in ("bells", "chimes")))
     for collection, number in (("bells", 25), ("chimes", 1)):
-        timers.add(Bell(app, collection, heard))
         keys = [Key(collection, "", str(n)) for n in range(number)]
         await app.store.write([Bundle((Write(key, "{}", due_at=clock.now()),)) for key in keys])
     assert await timers.run_due() is None

@@ -251,7 +251,7 @@ class Mainspring:
 
         def decorate(function: F) -> F:
             named: TaskOptions = {**options, "name": options.get("name") or function.__name__}
-            self.occasions.handle(kind, function, names, self.task(**named))
+            self.runtime.people_feature.handle(kind, function, names, self.task(**named))
             return function
 
         return decorate

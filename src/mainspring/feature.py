@@ -7,6 +7,8 @@ choose further jobs itself, by what the program declares of tasks and queues.
 A feature takes part at up to three moments: at the enqueue (pipeline.py), between the claim and the start of a job
 (worker/admission.py), and after the end of its run. A job that may not start yet gets an `Outcome` instead of a run,
 and uses no attempt.
+
+A feature that acts by time has timers (timers.py): they act on its documents when these come due.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from typing import Any
 from mainspring.clock import Millis
 from mainspring.job import Claim, Move, NewJob, Outcome
 from mainspring.json_text import read_object
+from mainspring.stores.documents import Document
 
+DUE_PAGE_SIZE = 200  # due documents that a timer fires at a time, unless it says otherwise
 HANDOVER_WAIT = 0.5  # seconds that a refused job may wait in its worker, in case its feature lets it pass after all
 Recheck = Callable[[], Awaitable[bool]]
 """Returns whether what a job waits for has happened by now. Asked again after the job was suspended, see `Store`."""
@@ -71,10 +75,35 @@ class Refusal:
         return not self.pending.cancelled() and self.pending.result()
 
 
-class Feature:
-    """A feature of Mainspring, as jobs meet it. By default it does nothing; a feature overrides what it needs."""
+class Timer:
+    """Acts on the due documents of one collection. Every worker runs all timers."""
 
-    option: str  # the key in a job's options
+    collection: str
+    page_size = DUE_PAGE_SIZE
+
+    async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
+        """Do what these documents ask for, and write them so that they come due later or not again.
+
+        Other processes may do the same at the same time: only a write that finds the version read here may take
+        effect. If documents were left to others as they are, return when to look at them again.
+        """
+        raise NotImplementedError
+
+    async def refresh(self) -> None:
+        """Repair what may have become wrong for reasons other than time."""
+
+    async def recover(self) -> None:
+        """Finish what a worker that has died may have left half done."""
+
+    async def clock_went_back(self, by: Millis) -> None:
+        """Repair what was planned by a clock that was ahead by this much."""
+
+
+class Feature:
+    """A feature of Mainspring. By default it does nothing; a feature overrides what it needs."""
+
+    option: str | None = None  # the key in a job's options; None if jobs do not meet the feature
+    timers: Sequence[Timer] = ()
     prepared_tasks: Collection[str] = ()  # `prepare` is called for all jobs of these tasks, with the option or without
 
     # -- at the enqueue -----------------------------------------------------------------------------
@@ -128,13 +157,23 @@ class Features:
     """All features of an application, in the order in which jobs meet them."""
 
     def __init__(self) -> None:
-        self._features: dict[str, Feature] = {}
+        self._all: list[Feature] = []
+        self._features: dict[str, Feature] = {}  # those that jobs meet, by their option
         self.choosing: dict[str, Feature] = {}  # those that choose claimed jobs themselves
         self._rechecking: set[str] = set()
         self._settling: list[Feature] = []
         self.preparing: list[Feature] = []  # those that prepare jobs at the enqueue
 
-    def add(self, feature: Feature) -> None:
+    def add(self, feature: Feature, *, in_use: bool = True) -> None:
+        """Add a feature. If it is not in use, only its timers run, as earlier programs may have left it work to do."""
+        self._all.append(feature)
+        if in_use:
+            self.use(feature)
+
+    def use(self, feature: Feature) -> None:
+        """Let jobs meet a feature that was added."""
+        if feature.option is None:
+            return
         self._features[feature.option] = feature
         kind = type(feature)
         if kind.concerns is not Feature.concerns:
@@ -145,6 +184,10 @@ class Features:
             self._settling.append(feature)
         if kind.prepare is not Feature.prepare:
             self.preparing.append(feature)
+
+    @property
+    def timers(self) -> list[Timer]:
+        return [timer for feature in self._all for timer in feature.timers]
 
     def concern(self, claims: Sequence[Claim]) -> set[str]:
         """Return the ids of the jobs that must be admitted. Ask once per claim: some jobs pass by being asked about."""

@@ -13,18 +13,16 @@ from mainspring.features.batches import api as batches
 from mainspring.features.batches.api import Batches
 from mainspring.features.batches.feature import BatchesFeature
 from mainspring.features.breakers.api import Breakers
-from mainspring.features.breakers.feature import BreakerFeature
-from mainspring.features.debounce.feature import NewestOnly
-from mainspring.features.delivery.feature import Delivery
+from mainspring.features.breakers.feature import BreakersFeature
+from mainspring.features.debounce.feature import DebounceFeature
+from mainspring.features.delivery.feature import DeliveryFeature
 from mainspring.features.delivery.options import LocalHours
-from mainspring.features.dependencies.feature import Dependencies
-from mainspring.features.durable.feature import Children
-from mainspring.features.durable.signals import SignalTimer
-from mainspring.features.expiry.feature import Expiry
+from mainspring.features.dependencies.feature import DependenciesFeature
+from mainspring.features.durable.feature import DurableFeature
+from mainspring.features.expiry.feature import ExpiryFeature
 from mainspring.features.limits.api import Limits
 from mainspring.features.limits.feature import LimitsFeature
 from mainspring.features.limits.options import DeclaredLimits
-from mainspring.features.limits.timer import LimitTimer
 from mainspring.health import Contact
 from mainspring.jobs import Jobs
 from mainspring.middleware import Middleware
@@ -37,6 +35,7 @@ from mainspring.timers import Timers
 
 if TYPE_CHECKING:
     from mainspring.features.people.api import People
+    from mainspring.features.people.feature import PeopleFeature
     from mainspring.features.people.occasions import Occasions
     from mainspring.features.schedules.api import Schedules
 
@@ -56,22 +55,23 @@ class Runtime:
         self.breakers = Breakers(services)
         self.batches = Batches(services, self.pipeline, self.jobs.cancel_where)
         self.limits = Limits(services)
-        self.declared_limits = DeclaredLimits(self.tasks, on_first=self._use_limits)
-        newest, self.dependencies = NewestOnly(services, self.pipeline), Dependencies(services)
+        self.declared_limits = DeclaredLimits(self.tasks, on_first=lambda: self.features.use(limits))
+        limits = LimitsFeature(services, self.declared_limits)
+        debounce = DebounceFeature(services, self.pipeline)
+        self.dependencies = DependenciesFeature(services)
         for feature in (
-            Children(services), newest, Expiry(services),
-            Delivery(services, self._hours_of_people),  # before those that suspend jobs without a time of their own
-            self.dependencies, BreakerFeature(self.breakers), BatchesFeature(self.batches),
-        ):  # fmt: skip
+            DurableFeature(services),
+            debounce,
+            ExpiryFeature(services),
+            DeliveryFeature(services, self._hours_of_people),  # before those that suspend jobs without a time
+            self.dependencies,
+            BreakersFeature(self.breakers),
+            BatchesFeature(self.batches),
+        ):
             self.features.add(feature)
-        self.shared = TaskServices(
-            services, self.pipeline, self.jobs, self.defaults, self.middleware, self.declared_limits, newest,
-            self.breakers,
-        )  # fmt: skip
-
-    def _use_limits(self) -> None:
-        """Add the limits to the features. Without any limit, jobs do not meet them."""
-        self.features.add(LimitsFeature(self.services, self.declared_limits))
+        self.features.add(limits, in_use=False)  # until a limit is declared
+        tools = self.jobs, self.defaults, self.middleware
+        self.shared = TaskServices(services, self.pipeline, *tools, self.declared_limits, debounce, self.breakers)
 
     async def close(self) -> None:
         await self.services.close()
@@ -102,27 +102,31 @@ class Runtime:
     @cached_property
     def timers(self) -> Timers:
         """Return the timers: what workers do when documents come due."""
-        from mainspring.features.schedules.timer import ScheduleTimer
+        from mainspring.features.schedules.feature import SchedulesFeature
 
-        timers = Timers(self.services)
-        # also without limits: jobs may still wait for limits that were removed
-        timers.add(LimitTimer(self.services, self.declared_limits))
-        timers.add(ScheduleTimer(self.services, self.pipeline))
-        timers.add(SignalTimer(self.services))
-        return timers
+        self.features.add(SchedulesFeature(self.services, self.pipeline))
+        return Timers(self.services, self.features)
 
     @cached_property
     def people(self) -> People:
         """Return the people. They are imported at first use, to keep imports fast for programs without people."""
         from mainspring.features.people.api import People
 
-        return People(self.services, self.jobs.cancel_where, lambda: self.occasions.kinds)
+        return People(self.services, self.jobs.cancel_where, lambda: self.people_feature.kinds)
+
+    @cached_property
+    def people_feature(self) -> PeopleFeature:
+        from mainspring.features.people.feature import PeopleFeature
+
+        feature = PeopleFeature(self.services, self.pipeline, self.people)
+        self.features.add(feature)
+        return feature
 
     @cached_property
     def occasions(self) -> Occasions:
         from mainspring.features.people.occasions import Occasions
 
-        return Occasions(self.services, self.pipeline, self.people, self.timers)
+        return Occasions(self.services, self.people)
 
     async def _hours_of_people(self, ids: set[str]) -> dict[str, LocalHours | InvalidPerson]:
         """Return the hours of people who have quiet hours. A person who does not exist is up to the handler."""

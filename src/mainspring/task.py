@@ -15,7 +15,7 @@ from mainspring.clock import Millis, duration, to_millis
 from mainspring.context import Context
 from mainspring.errors import ConfigurationError, InvalidPayload
 from mainspring.features.breakers.api import Breakers
-from mainspring.features.debounce.feature import NewestOnly
+from mainspring.features.debounce.feature import DebounceFeature
 from mainspring.features.dependencies import options as dependencies
 from mainspring.features.durable.journal import check_name
 from mainspring.features.expiry import options as expiry
@@ -65,7 +65,7 @@ class TaskServices:
     defaults: Defaults
     middleware: Middleware
     limits: DeclaredLimits
-    newest: NewestOnly
+    debounce: DebounceFeature
     breakers: Breakers
 
 
@@ -330,7 +330,7 @@ class Enqueuer(Generic[P, R]):
         return self._handles(self._shared.pipeline.insert_sync(jobs, self._connection), call)
 
     async def _replace_waiting(self, job: NewJob) -> Inserted:
-        return await self._shared.newest.put(job, self._newest_under or "", self._options.get("debounce"))
+        return await self._shared.debounce.put(job, self._newest_under or "", self._options.get("debounce"))
 
     def _handles(self, inserted: list[Inserted], call: EnqueueCall | None) -> list[JobHandle[R]]:
         if call is not None:

@@ -1,21 +1,20 @@
-"""Documents that come due, and the timers that act on them: for schedules, people's occasions and others."""
+"""Runs the timers of all features: finds the documents that are due, and lets their timers fire them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from mainspring.clock import SKEW, Millis
 from mainspring.errors import SystemHalted
+from mainspring.feature import DUE_PAGE_SIZE, Features, Timer
 from mainspring.log import get_log
 from mainspring.services import Services
 from mainspring.stores.documents import Bundle, Document, Listing, Write
 
 log = get_log("mainspring.timers")
 
-PAGE_SIZE = 200  # documents to fire at a time, for most timers
 TURN_SECONDS = 0.1  # how long a timer may fire while other timers wait for their turn
 HALTED_RETRY: Millis = 5_000  # until the next try, while the system is halted and accepts no new jobs
 LOOK_AGAIN: Millis = 1_000  # until the next look, if the clock went back during this one
@@ -23,31 +22,8 @@ NEWER_FIRST: Millis = 20_000  # how long documents that this version cannot read
 UNREADABLE_DELAY: Millis = 60_000  # if no such worker has fired them by then, they are put off by this
 
 
-class Timer(Protocol):
-    """Acts on the due documents of one collection."""
-
-    collection: str
-    page_size: int  # documents to fire at a time
-
-    async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
-        """Do what these documents ask for, and write them so that they come due later or not again.
-
-        Other processes may do the same at the same time: only a write that finds the version read here may take
-        effect. If documents were left to others as they are, return when to look at them again.
-        """
-
-    async def refresh(self) -> None:
-        """Repair what may have become wrong for reasons other than time."""
-
-    async def recover(self) -> None:
-        """Finish what a worker that has died may have left half done."""
-
-    async def clock_went_back(self, by: Millis) -> None:
-        """Repair what was planned by a clock that was ahead by this much."""
-
-
 async def leave_to_newer(
-    services: Services, documents: Sequence[Document], now: Millis, page_size: int = PAGE_SIZE
+    services: Services, documents: Sequence[Document], now: Millis, page_size: int = DUE_PAGE_SIZE
 ) -> Millis | None:
     """Leave documents that this version cannot read to newer workers; return when to check whether one has fired them.
 
@@ -66,7 +42,7 @@ async def leave_to_newer(
 async def fire_planned(services: Services, timer: Timer) -> None:
     """Fire everything that is planned for later, if that does no harm: a wrong clock may have planned it far ahead."""
     after = None
-    while page := await services.store.browse(Listing(timer.collection, None, after, PAGE_SIZE)):
+    while page := await services.store.browse(Listing(timer.collection, None, after, DUE_PAGE_SIZE)):
         after = page[-1].key[1:]
         if planned := [document for document in page if document.due_at is not None]:
             await timer.fire(planned, services.store.clock.now())
@@ -84,24 +60,21 @@ class Step:
 class Timers:
     """All timers of an application."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, features: Features) -> None:
         self._services = services
-        self._timers: list[Timer] = []
+        self._features = features
         self._refused = False
 
-    def add(self, timer: Timer) -> None:
-        self._timers.append(timer)
-
     async def refresh(self) -> None:
-        for timer in self._timers:
+        for timer in self._features.timers:
             await timer.refresh()
 
     async def recover(self) -> None:
-        for timer in self._timers:
+        for timer in self._features.timers:
             await timer.recover()
 
     async def clock_went_back(self, by: Millis) -> None:
-        for timer in self._timers:
+        for timer in self._features.timers:
             await timer.clock_went_back(by)
 
     async def run_due(self) -> Millis | None:
@@ -111,14 +84,14 @@ class Timers:
         skipped for one turn, as it was asked a moment ago, but never for two in a row.
         """
         moments: dict[str, Millis | None] = {}
-        turn = self._timers
+        turn = timers = self._features.timers
         while True:
             steps = [(timer, await self._take_turn(timer)) for timer in turn]
             moments |= {timer.collection: step.next_at for timer, step in steps}
             busy = [timer for timer, step in steps if step.fired]
             if not busy:
                 return min((moment for moment in moments.values() if moment is not None), default=None)
-            turn = busy if turn is self._timers else self._timers
+            turn = busy if turn is timers else timers
 
     async def _take_turn(self, timer: Timer) -> Step:
         """Fire one page of due documents after another, as long as the turn lasts and the pages are full."""

@@ -11,12 +11,13 @@ durable       durable functions: steps, sleeps, signals, children
 schedules     jobs at the times of a rule
 people        people and their occasions
 
-The files of a feature have the same names everywhere; a file that is not needed is missing.
+Each feature has a feature.py, with a class that derives from `Feature` (mainspring/feature.py). The other files have
+the same names everywhere too; a file that is not needed is missing.
 
 options  what a program declares, checked and typed
 rules    pure decisions
 storage  its documents
-feature  how it takes part: at the enqueue, before the start, after the end
+feature  how it takes part: at the enqueue, before the start, after the end, by time
 timer    acts on due documents
 api      what `app.<name>` offers
 """

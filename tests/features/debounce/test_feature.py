@@ -12,7 +12,7 @@ import pytest
 from mainspring import Debounce, Filter, Mainspring, Status, Throttle
 from mainspring.errors import ConfigurationError
 from mainspring.events import JobDeduplicated
-from mainspring.features.debounce.feature import NewestOnly
+from mainspring.features.debounce.feature import DebounceFeature
 from mainspring.job import Job
 from mainspring.stores.documents import Key
 from mainspring.testing import Kit
@@ -228,18 +228,18 @@ async def test_an_edit_that_comes_too_late_is_done_again(
     """The job is changed, but was no longer the newest: its retry would give way, and the payload with it."""
     index = app.tasks["index"].using(replace="doc 7", delay=5)
     first = await index.enqueue(version=1)
-    look, looks = NewestOnly._look, []
+    look, looks = DebounceFeature._look, []
 
-    async def another_was_quicker(feature: NewestOnly, place: Key) -> Any:
+    async def another_was_quicker(feature: DebounceFeature, place: Key) -> Any:
         looks.append(place)
         if len(looks) == 2:  # after the change
-            monkeypatch.setattr(NewestOnly, "_look", look)
+            monkeypatch.setattr(DebounceFeature, "_look", look)
             await app.jobs.cancel(first.id)
             await index.enqueue(version=2)
-            monkeypatch.setattr(NewestOnly, "_look", another_was_quicker)
+            monkeypatch.setattr(DebounceFeature, "_look", another_was_quicker)
         return await look(feature, place)
 
-    monkeypatch.setattr(NewestOnly, "_look", another_was_quicker)
+    monkeypatch.setattr(DebounceFeature, "_look", another_was_quicker)
     await index.enqueue(version=3)
     await kit.time.advance(seconds=5)
     assert ran(app) == [3]

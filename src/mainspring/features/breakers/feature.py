@@ -13,7 +13,7 @@ from mainspring.features.breakers.rules import Phase
 from mainspring.job import Claim, Move
 
 
-class BreakerFeature(Feature):
+class BreakersFeature(Feature):
     """Holds back tasks that declare a breaker: their jobs do not start while it is open."""
 
     option = OPTION

@@ -23,7 +23,7 @@ from mainspring.stores.protocol import Action, Edit, Filter
 BY = By("mainspring", audited=False)
 
 
-class NewestOnly(Feature):
+class DebounceFeature(Feature):
     """Lets only the newest job of a key run."""
 
     option = OPTION

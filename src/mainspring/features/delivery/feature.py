@@ -25,7 +25,7 @@ HoursOfPeople = Callable[[set[str]], Awaitable[Mapping[str, LocalHours | Invalid
 """Returns the hours of people who have quiet hours; InvalidPerson if only a newer version can read the person."""
 
 
-class Delivery(Feature):
+class DeliveryFeature(Feature):
     """Moves jobs into their delivery hours, when they are enqueued and when they are claimed outside of them."""
 
     option = OPTION

@@ -21,7 +21,7 @@ FIRST_LOOK: Millis = 60_000  # the first time that a job checks by itself, if it
 LONGEST_LOOK: Millis = 3_600_000  # the longest time between two such checks
 
 
-class Dependencies(Feature):
+class DependenciesFeature(Feature):
     """Suspends jobs that come after others, when they are enqueued and when they are claimed too early."""
 
     option = OPTION

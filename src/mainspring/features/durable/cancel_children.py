@@ -1,7 +1,7 @@
 """Cancelling a parent job also cancels its children, unless they were spawned with cancel_children=False.
 
 The parent's recorded steps name its children. If the process that cancels the parent dies before it has cancelled all
-children, `Children` cancels the others: when a worker claims a child, it checks whether the parent was cancelled.
+children, `DurableFeature` cancels the others: when a worker claims a child, it checks whether the parent was cancelled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A child does not start if its parent was cancelled."""
+"""A child does not start if its parent was cancelled; signals whose sender has died wake the waiting jobs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from mainspring.clock import Millis
 from mainspring.feature import Candidate, Feature, Refusal, refuse
 from mainspring.features.durable.cancel_children import reason_of
+from mainspring.features.durable.signals import SignalTimer
 from mainspring.job import Move, Status
 from mainspring.services import Services
 
 
-class Children(Feature):
+class DurableFeature(Feature):
     """Cancels a claimed job whose parent was cancelled, before it starts."""
 
     option = "parent"
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self.timers = (SignalTimer(services),)
 
     async def admit(self, jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
         del now

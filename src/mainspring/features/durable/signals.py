@@ -16,6 +16,7 @@ from typing import Any
 
 from mainspring.clock import Length, Millis, duration, to_datetime, to_millis
 from mainspring.errors import ConfigurationError
+from mainspring.feature import Timer
 from mainspring.features.durable.journal import Asked, kind_of
 from mainspring.features.durable.outputs import to_json
 from mainspring.features.durable.run import DurableRun
@@ -25,7 +26,7 @@ from mainspring.job import UNTIL_WOKEN
 from mainspring.services import Services
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Write
 from mainspring.stores.protocol import Store
-from mainspring.timers import PAGE_SIZE, fire_planned
+from mainspring.timers import fire_planned
 
 COLLECTION = "signals"
 SENT = "signals_sent"  # signals by the id that their sender chose
@@ -125,11 +126,10 @@ async def sent_under(store: Store, key: str, id: str) -> Signal | None:
     return Signal.from_document(found[0]) if found else None
 
 
-class SignalTimer:
+class SignalTimer(Timer):
     """Repeats the wake for signals, as their sender may have died before it woke the waiting jobs."""
 
     collection = COLLECTION
-    page_size = PAGE_SIZE
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -142,9 +142,6 @@ class SignalTimer:
             for signal in documents
         ]
         await self._services.store.write([Bundle((write,)) for write in writes])
-
-    async def refresh(self) -> None:
-        """Do nothing: due times of signals do not depend on time zone data."""
 
     async def recover(self) -> None:
         """Repeat the wake for the latest signals: a dead worker may have suspended a job just after the first."""

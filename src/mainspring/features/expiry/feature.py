@@ -13,7 +13,7 @@ from mainspring.job import Move
 from mainspring.services import Services
 
 
-class Expiry(Feature):
+class ExpiryFeature(Feature):
     """Cancels jobs that were not started in time."""
 
     option = OPTION

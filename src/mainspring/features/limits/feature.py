@@ -20,6 +20,7 @@ from mainspring.feature import Candidate, Enqueue, Feature, Recheck, Refusal, re
 from mainspring.features.limits.coordinator import LimitCoordinator
 from mainspring.features.limits.options import DeclaredLimits, Fair, Limit, Rate, Ticket
 from mainspring.features.limits.rules import Acquire, Admit, LimitRequest, Refund, Release, Wait
+from mainspring.features.limits.timer import LimitTimer
 from mainspring.features.limits.token_cache import most_drawn
 from mainspring.job import UNTIL_WOKEN, Claim, Move, NewJob
 from mainspring.services import Services
@@ -43,6 +44,7 @@ class LimitsFeature(Feature):
         self._services = services
         self._declared = declared
         self.prepared_tasks = declared.fair
+        self.timers = (LimitTimer(services, declared),)
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopLimits] = WeakKeyDictionary()
         self._inside: dict[tuple[str, int], tuple[Release, float]] = {}  # run -> what it gives back, and its start
 
@@ -56,18 +58,12 @@ class LimitsFeature(Feature):
         """
         if enqueue.in_transaction:
             return
-        enqueue.jobs = [
-            replace(job) if job.task in self.prepared_tasks else job for job in enqueue.jobs
-        ]  # changed below
+        fair = self._declared.fair
+        enqueue.jobs = [replace(job) if job.task in fair else job for job in enqueue.jobs]  # they are changed
         groups: dict[Ticket, list[NewJob]] = {}
         now = self._services.store.clock.now()
         for job in enqueue.jobs:
-            if (
-                job.task in self.prepared_tasks
-                and (job.run_at or now) <= now
-                and not job.delay
-                and job.waits_for is None
-            ):
+            if job.task in fair and (job.run_at or now) <= now and not job.delay and job.waits_for is None:
                 groups.setdefault(self._declared.turn(job.task, job.payload), []).append(job)
         if not groups:
             return

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 from mainspring.clock import Millis, to_datetime
 from mainspring.errors import InvalidPayload
+from mainspring.feature import Timer
 from mainspring.features.limits.coordinator import call, gone
 from mainspring.features.limits.options import COLLECTION, DeclaredLimits
 from mainspring.features.limits.state import (
@@ -35,7 +36,7 @@ from mainspring.services import Services
 from mainspring.stores.documents import Bundle, Document, Key, Write
 from mainspring.stores.paging import pages
 from mainspring.stores.protocol import Filter
-from mainspring.timers import PAGE_SIZE, fire_planned, leave_to_newer
+from mainspring.timers import fire_planned, leave_to_newer
 
 COUNT_EVERY: Millis = 5_000  # between two counts of the ready and running jobs of a fair task
 ON_THE_WAY = 0.1  # seconds; usually the next job of a fair key starts within this time after the last one has ended
@@ -46,11 +47,10 @@ JOBS_PER_PAGE = 500
 CLOCK_SKEW: Millis = 5_000  # a job may be due now although its time, by the store's clock, is slightly ahead
 
 
-class LimitTimer:
+class LimitTimer(Timer):
     """The timer of the collection "limits"."""
 
     collection = COLLECTION
-    page_size = PAGE_SIZE
 
     def __init__(self, services: Services, declared: DeclaredLimits) -> None:
         self._services = services
@@ -63,7 +63,7 @@ class LimitTimer:
         strange = [document for document in documents if document.key not in states]
         again = [await leave_to_newer(self._services, strange, now)] if strange else []
         others = {key for key, state in states.items() if self._is_for_others(key, state, now)}
-        if 0 < len(others) < PAGE_SIZE:  # else limits that come due later would wait behind them
+        if 0 < len(others) < self.page_size:  # else limits that come due later would wait behind them
             states = {key: state for key, state in states.items() if key not in others}
             again.append(now + CHECK_AFTER)
         await self._look([document for document in documents if document.key in states], states, now)
@@ -118,7 +118,7 @@ class LimitTimer:
         await fire_planned(self._services, self)
 
     async def _look_at_all(self, *, recount: bool) -> None:
-        async for page in pages(self._services.store, COLLECTION, None, size=PAGE_SIZE):
+        async for page in pages(self._services.store, COLLECTION, None, size=self.page_size):
             await self._recover(page, recount=recount)
 
     async def _recover(self, documents: Sequence[Document], *, recount: bool) -> None:

@@ -9,13 +9,12 @@ ledger      what the ledger says about an occasion: fired, or skipped and why
 storage     the documents: people, the lists by e-mail address, the kinds of occasions that have plans
 changes     what a change of a person writes, without I/O
 timer       finds the plans that are due and writes the decisions
-handler     calls your function with the current person and occasion
-lookups     reads the people of many jobs in one read
+feature     the handlers: calls your function with the current person and occasion
 api         `app.people`: put, change, find and delete people
 search      finds people by e-mail address, name, time zone, kind or attributes
 repair      restores missing plans and e-mail list entries
 rows        reads people from CSV files
-occasions   `app.occasions`, `@app.occasion(…)`: handlers, what is coming, the ledger
+occasions   `app.occasions`: what is coming, the ledger
 """
 
 from mainspring.features.people.occasion import Occasion

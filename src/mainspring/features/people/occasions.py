@@ -1,28 +1,21 @@
-"""`app.occasions`: the handlers of each kind, the coming messages, and the ledger."""
+"""`app.occasions`: the coming messages, and the ledger."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Any
 
 from mainspring.clock import duration
-from mainspring.errors import ConfigurationError, InvalidPerson
+from mainspring.errors import InvalidPerson
 from mainspring.features.people.api import People
-from mainspring.features.people.handler import task_function
 from mainspring.features.people.ledger import OCCASIONS, OccasionEntry
-from mainspring.features.people.occasion import KIND
 from mainspring.features.people.plan import Plan, collection_of
 from mainspring.features.people.storage import known_kinds
-from mainspring.features.people.timer import OccasionTimer
 from mainspring.features.schedules.rules import PACKAGED
-from mainspring.pipeline import Pipeline
 from mainspring.services import Services
 from mainspring.stores.documents import Document, Key
-from mainspring.timers import Timers
 
 WEEK = timedelta(days=7)
 
@@ -44,36 +37,11 @@ class Upcoming:
 
 
 class Occasions:
-    def __init__(self, services: Services, pipeline: Pipeline, people: People, timers: Timers) -> None:
+    """What will be sent to whom, and what became of it: `app.occasions`."""
+
+    def __init__(self, services: Services, people: People) -> None:
         self._services = services
-        self._pipeline = pipeline
         self._people = people
-        self._all_timers = timers
-        self._timers: dict[str, OccasionTimer] = {}
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """Return the kinds that have a handler in this application."""
-        return tuple(self._timers)
-
-    def handle(
-        self, kind: str, function: Callable[..., Any], names: Mapping[str, Any], make: Callable[..., Any]
-    ) -> None:
-        """See `app.occasion`."""
-        if not re.fullmatch(KIND, kind):
-            msg = f"{kind!r} is not a kind of occasion; use letters, digits, - and _"
-            raise ConfigurationError(msg)
-        known = self._timers.get(kind)
-        if known is not None and _place(known.task.function) != _place(function):  # else the module is reloaded
-            msg = f"{kind!r} is handled by {known.task.name!r} already; a kind can have only one handler"
-            raise ConfigurationError(msg)
-        task = make(task_function(self._people, self._services, function, names))
-        task.keys_are_unique = True
-        if known is None:
-            self._timers[kind] = OccasionTimer(self._services, self._pipeline, kind, task)
-            self._all_timers.add(self._timers[kind])
-        else:
-            known.task = task
 
     async def upcoming(
         self, ahead: timedelta = WEEK, *, kind: str | None = None, limit: int = 100
@@ -97,10 +65,6 @@ class Occasions:
         """Return what became of a person's occasions, newest first."""
         found = await self._services.store.browse(OCCASIONS.page(person, limit, before))
         return [OccasionEntry.from_document(document) for document in found]
-
-
-def _place(function: Callable[..., Any]) -> tuple[str, str]:
-    return function.__module__, function.__qualname__
 
 
 def _readable(documents: Iterable[Document]) -> Iterator[Plan]:

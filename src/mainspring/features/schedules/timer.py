@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 from mainspring.clock import SKEW, Millis, to_datetime
 from mainspring.errors import MainspringError, SystemHalted
 from mainspring.events import ScheduleFired, ScheduleSkipped
+from mainspring.feature import Timer
 from mainspring.features.schedules.firing import Firing, firing_of, needs_last_jobs, without_repeats
 from mainspring.features.schedules.ledger import SCHEDULES, Became, Entry, Ledger, halts_around, note_refusal
 from mainspring.features.schedules.rules import tzdata_version
@@ -25,7 +26,7 @@ from mainspring.services import Services
 from mainspring.stores.documents import Bundle, By, Document
 from mainspring.stores.paging import pages
 from mainspring.stores.protocol import Action, Filter
-from mainspring.timers import PAGE_SIZE, leave_to_newer
+from mainspring.timers import leave_to_newer
 
 log = get_log("mainspring.schedules")
 
@@ -35,12 +36,10 @@ Written = tuple[Firing[T], Sequence[Inserted]]  # with what the store says about
 MAX_REMEMBERED_SCHEDULES = 1000
 
 
-class DueTimer(ABC, Generic[T]):
+class DueTimer(Timer, ABC, Generic[T]):
     """Fires documents of one collection: reads them, writes firings, and leaves unreadable ones to newer workers."""
 
-    collection: str
     ledger: Ledger
-    page_size = PAGE_SIZE
 
     def __init__(self, services: Services, pipeline: Pipeline) -> None:
         self._services = services
@@ -98,9 +97,6 @@ class DueTimer(ABC, Generic[T]):
     async def pages(self) -> AsyncIterator[Sequence[Document]]:
         async for page in pages(self._services.store, self.collection):
             yield page
-
-    async def recover(self) -> None:
-        """Do nothing: a firing is one write, so it cannot be left half done."""
 
 
 class ScheduleTimer(DueTimer[StoredSchedule]):

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from mainspring import Mainspring, Occasion, Person
-from mainspring.features.people.lookups import Lookups
+from mainspring.features.people.feature import Lookups
 from mainspring.stores.documents import Document, Key
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing.clock import ManualClock
