@@ -73,13 +73,16 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+)
 def test_the_first_snippet_of_each_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page.name in {"benchmarks.md", "cli.md"}:  # they show commands
         return
     monkeypatch.chdir(tmp_path)
-    (first, *_) = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
-    exec(compile(first, page.name, "exec"), {"__name__": page.stem})  # noqa: S102 - our own page
+    snippets = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    for snippet in snippets if page.name == "README.md" else snippets[:1]:
+        exec(compile(snippet, page.name, "exec"), {"__name__": page.stem})  # noqa: S102 - our own page
 
 
 @pytest.mark.slow
