@@ -17,8 +17,7 @@ from mainspring.pipeline import Pipeline
 from mainspring.services import Services
 from mainspring.stores.protocol import Store
 from mainspring.worker import acker as acker_module
-from mainspring.worker.acker import FULL_GROUP, LARGE_RESULT, Acker, patience_with
-from mainspring.worker.after_ack import AfterAck
+from mainspring.worker.acker import FULL_GROUP, LARGE_RESULT, Acker, AfterAck, patience_with
 from mainspring.worker.outage import Outage
 from mainspring.worker.run import Run
 from tests.worker.working import claim_of, ended, eventually, new_app, working

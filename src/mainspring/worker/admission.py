@@ -14,7 +14,7 @@ from mainspring.feature import HANDOVER_WAIT, Refusal
 from mainspring.job import Claim
 from mainspring.runtime import Runtime
 from mainspring.task import Task
-from mainspring.worker.after_ack import AfterAck
+from mainspring.worker.acker import AfterAck
 from mainspring.worker.chunker import Chunker
 from mainspring.worker.gate import Gate, log_failure
 from mainspring.worker.run import Run, Stop, outcome_of_unknown_task

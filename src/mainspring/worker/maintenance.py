@@ -12,7 +12,7 @@ from mainspring.retry import Retry
 from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Measured, StalledRun
 from mainspring.task import Task
-from mainspring.worker.after_ack import AfterAck
+from mainspring.worker.acker import AfterAck
 from mainspring.worker.clock_watch import ClockWatch
 from mainspring.worker.heartbeat import Heartbeat
 from mainspring.worker.reporter import Reporter

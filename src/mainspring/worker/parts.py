@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Wake
-from mainspring.worker.acker import Acker
+from mainspring.worker.acker import Acker, AfterAck
 from mainspring.worker.admission import Admission
-from mainspring.worker.after_ack import AfterAck
 from mainspring.worker.contexts import Contexts
 from mainspring.worker.executor import Executor
 from mainspring.worker.gate import Gate, StartCheck

@@ -14,8 +14,7 @@ from mainspring.feature import Refusal
 from mainspring.job import Outcome
 from mainspring.log import get_log
 from mainspring.stores.protocol import Pulse
-from mainspring.worker.acker import Acker
-from mainspring.worker.after_ack import AfterAck
+from mainspring.worker.acker import Acker, AfterAck
 from mainspring.worker.chunker import PendingChunk
 from mainspring.worker.reporter import Reporter
 from mainspring.worker.run import Run, Stop, outcome_of_error
