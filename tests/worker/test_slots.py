@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from mainspring.worker import slots as slots_module
-from mainspring.worker.chunker import PendingChunk
+from mainspring.worker.chunks import PendingChunk
 from mainspring.worker.run import Run
 from mainspring.worker.slots import SlotPool, uncancel
 from tests.worker.working import eventually

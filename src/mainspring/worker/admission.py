@@ -15,7 +15,7 @@ from mainspring.job import Claim
 from mainspring.runtime import Runtime
 from mainspring.task import Task
 from mainspring.worker.acker import AfterAck
-from mainspring.worker.chunker import Chunker
+from mainspring.worker.chunks import Chunker
 from mainspring.worker.gate import Gate, log_failure
 from mainspring.worker.run import Run, Stop, outcome_of_unknown_task
 from mainspring.worker.runs import Runs

@@ -1,4 +1,4 @@
-"""Makes the contexts of runs: what a handler can use of the store, without the executor knowing the store."""
+"""What a handler can use of the store: the contexts of runs, and the progress that handlers report through them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from mainspring.context import Context
 from mainspring.durable_calls import RecordedCalls
 from mainspring.features.breakers.call import Passage
 from mainspring.features.durable.run import DurableRun
-from mainspring.job import Outcome
+from mainspring.job import Outcome, ProgressReport
 from mainspring.runtime import Runtime
-from mainspring.stores.protocol import Completion
-from mainspring.worker.progress import Progress
+from mainspring.stores.protocol import Completion, Store
+from mainspring.worker.reporter import Reporter
 from mainspring.worker.run import Run, completed
+from mainspring.worker.runs import Runs
 from mainspring.worker.threads import Threads
+
+WRITE_PAUSE = 0.1  # seconds between two writes of progress; of several reports of a job, only the last is written
 
 
 class Contexts:
-    """Makes the contexts of one worker's runs; belongs to one event loop."""
+    """Makes the contexts of one worker's runs: the executor does not know the store. Belongs to one event loop."""
 
     def __init__(self, runtime: Runtime, worker: str, progress: Progress, threads: Threads) -> None:
         self._runtime = runtime
@@ -70,3 +73,56 @@ class Contexts:
             return run.context.effects.outcome
 
         return self._store.completion(outcome, connection)
+
+
+class Progress:
+    """Writes the progress reports of one worker to the store; belongs to one event loop."""
+
+    def __init__(self, store: Store, reporter: Reporter, runs: Runs) -> None:
+        self._store = store
+        self._reporter = reporter
+        self._held = runs.held
+        self._loop = asyncio.get_running_loop()
+        self._reports: dict[str, ProgressReport] = {}
+        self._some, self._writing = asyncio.Event(), asyncio.Lock()
+
+    def report(self, run: Run, fraction: float, note: str) -> None:
+        """Note a report, to be written soon. Any thread may call this."""
+        report = ProgressReport(run.claim.id, run.claim.token, fraction, note)
+        self._loop.call_soon_threadsafe(self._note, report)
+
+    def _note(self, report: ProgressReport) -> None:
+        if report.job_id in self._held:
+            self._reports[report.job_id] = report
+            self._some.set()
+
+    async def step(self) -> None:
+        """Do one turn of a supervised loop."""
+        await self._some.wait()
+        await self.write()
+        await asyncio.sleep(WRITE_PAUSE)
+
+    async def write(self) -> None:
+        """Write all reports; when this returns, everything reported before is written."""
+        async with self._writing:
+            await self._write()
+
+    async def _write(self) -> None:
+        self._some.clear()
+        reports, self._reports = [report for report in self._reports.values() if self._is_current(report)], {}
+        if not reports:
+            return
+        claims = {report.job_id: self._held[report.job_id].claim for report in reports}
+        try:
+            accepted = await self._store.report(reports)
+        except BaseException:
+            self._reports = {report.job_id: report for report in reports} | self._reports
+            self._some.set()  # try again after a pause
+            raise
+        for report in reports:
+            if report.job_id in accepted:
+                self._reporter.progressed(claims[report.job_id], report)
+
+    def _is_current(self, report: ProgressReport) -> bool:
+        run = self._held.get(report.job_id)
+        return run is not None and run.claim.token == report.token

@@ -17,7 +17,7 @@ from mainspring.job import Outcome
 from mainspring.log import get_log, running
 from mainspring.middleware import Middleware, RunCall
 from mainspring.task import Task
-from mainspring.worker.chunk_run import ChunkRun
+from mainspring.worker.chunks import ChunkRun
 from mainspring.worker.contexts import Contexts
 from mainspring.worker.failures import message_of
 from mainspring.worker.gate import StartCheck

@@ -22,7 +22,7 @@ from mainspring.halting import TRUSTED_FOR
 from mainspring.log import get_log
 from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Halt, Store
-from mainspring.worker.heartbeat import Heartbeat
+from mainspring.worker.membership import Heartbeat
 from mainspring.worker.outage import Outage
 from mainspring.worker.reporter import Reporter
 from mainspring.worker.run import Run, Stop

@@ -14,7 +14,7 @@ from mainspring.stores.protocol import Measured, StalledRun
 from mainspring.task import Task
 from mainspring.worker.acker import AfterAck
 from mainspring.worker.clock_watch import ClockWatch
-from mainspring.worker.heartbeat import Heartbeat
+from mainspring.worker.membership import Heartbeat
 from mainspring.worker.reporter import Reporter
 
 CLOCK_JUMP = 250  # milliseconds by which the wall clock may be off between two looks before it counts as a jump

@@ -9,15 +9,13 @@ from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Wake
 from mainspring.worker.acker import Acker, AfterAck
 from mainspring.worker.admission import Admission
-from mainspring.worker.contexts import Contexts
+from mainspring.worker.contexts import Contexts, Progress
 from mainspring.worker.executor import Executor
 from mainspring.worker.gate import Gate, StartCheck
-from mainspring.worker.heartbeat import Heartbeat
 from mainspring.worker.intake import Intake
 from mainspring.worker.maintenance import Maintenance
-from mainspring.worker.membership import Membership
+from mainspring.worker.membership import Heartbeat, Membership
 from mainspring.worker.outage import Outage
-from mainspring.worker.progress import Progress
 from mainspring.worker.reporter import Reporter
 from mainspring.worker.runs import Runs
 from mainspring.worker.settings import WorkerSettings

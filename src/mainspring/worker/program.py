@@ -1,4 +1,8 @@
-"""Runs a worker as the program of its process: signals, the exit code, and the end of the process."""
+"""The two ways to run a worker: as the program of its process (`Program`), or in the background of yours.
+
+`Program` handles signals, the exit code and the end of the process. `Background` is what `async with app.worker():`
+starts.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,14 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 from mainspring.errors import WorkerStuck
 from mainspring.log import get_log
+from mainspring.runtime import Runtime
 from mainspring.tuning import tuned
-
-if TYPE_CHECKING:
-    from mainspring.worker.worker import Worker
+from mainspring.worker.outage import is_being_cancelled
 
 log = get_log("mainspring.worker")
 
@@ -28,10 +32,24 @@ LEFT_BEHIND_TIMEOUT = 3.0  # seconds that what handlers have left behind has to 
 STOP_NOW_TIMEOUT = 9.0  # seconds that a worker has to stop after a second signal
 
 
+class Stoppable(Protocol):
+    """What a program uses of its worker; see `Worker`."""
+
+    id: str
+    runtime: Runtime
+
+    @property
+    def exit_code(self) -> int: ...
+    @property
+    def stops_now(self) -> bool: ...
+    def stop(self) -> None: ...
+    async def serve(self) -> None: ...
+
+
 class Program:
     """Runs one worker until it is told to stop by a signal."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Stoppable) -> None:
         self._worker = worker
         self._signalled_at = float("-inf")
         self._impatience: list[threading.Timer] = []  # each ends the process when it fires
@@ -94,3 +112,45 @@ def end_process(worker: str, exit_code: int = EXIT_ABANDONED) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)
+
+
+class Background:
+    """Holds the asyncio task in which a worker serves. If that task dies, it is logged at once; `ended` raises why."""
+
+    def __init__(self, worker: str, serve: Coroutine[Any, Any, None]) -> None:
+        self._worker = worker
+        self._task = asyncio.create_task(serve, name=f"mainspring-worker-{worker}")
+        self._leaving = False
+
+    async def begun(self, joined: asyncio.Event) -> None:
+        """Wait until the worker has joined; if it could not join, raise the reason."""
+        waiting = asyncio.create_task(joined.wait())
+        try:
+            await asyncio.wait({self._task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # your program gave up on starting: leave no worker behind
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            raise
+        finally:
+            waiting.cancel()
+        if self._task.done():
+            await self.ended()
+        self._task.add_done_callback(self._report)
+
+    async def ended(self) -> None:
+        """Wait for a worker that was told to stop. If the caller is cancelled meanwhile, the worker's grace ends."""
+        self._leaving = True
+        try:
+            await self._task
+        except asyncio.CancelledError:
+            if is_being_cancelled():
+                raise
+            msg = f"the asyncio task of worker {self._worker} was cancelled"
+            raise RuntimeError(msg) from None
+
+    def _report(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            if not self._leaving:
+                log.error("worker_died", worker=self._worker, error="its asyncio task was cancelled")
+        elif (error := task.exception()) is not None:
+            log.error("worker_died", worker=self._worker, error=f"{type(error).__name__}: {error}", exc_info=error)

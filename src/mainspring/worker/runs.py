@@ -15,7 +15,7 @@ from mainspring.job import Outcome
 from mainspring.log import get_log
 from mainspring.stores.protocol import Pulse
 from mainspring.worker.acker import Acker, AfterAck
-from mainspring.worker.chunker import PendingChunk
+from mainspring.worker.chunks import PendingChunk
 from mainspring.worker.reporter import Reporter
 from mainspring.worker.run import Run, Stop, outcome_of_error
 from mainspring.worker.stuck import StuckSlots

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Sequence
 
 from mainspring.clock import since_boot
-from mainspring.worker.chunker import PendingChunk
+from mainspring.worker.chunks import PendingChunk
 from mainspring.worker.executor import Executor
 from mainspring.worker.gate import Gate, StartCheck
 from mainspring.worker.run import Run, run_in_new_context

@@ -17,11 +17,10 @@ from mainspring.log import get_log
 from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Claims, Wake
 from mainspring.worker import unknown_tasks
-from mainspring.worker.background import Background
 from mainspring.worker.executor import Executor
 from mainspring.worker.outage import sleep_until, supervised_loops
 from mainspring.worker.parts import Parts
-from mainspring.worker.program import EXIT_ABANDONED, EXIT_STUCK, Program
+from mainspring.worker.program import EXIT_ABANDONED, EXIT_STUCK, Background, Program
 from mainspring.worker.run import Stop
 from mainspring.worker.settings import WorkerOptions, WorkerSettings
 

@@ -12,8 +12,8 @@ from mainspring.clock import since_boot
 from mainspring.errors import StoreBusy, StoreUnavailable
 from mainspring.health import Contact
 from mainspring.stores.protocol import Pulse, Store
-from mainspring.worker import heartbeat as heartbeat_module
-from mainspring.worker.heartbeat import Heartbeat
+from mainspring.worker import membership
+from mainspring.worker.membership import Heartbeat
 from mainspring.worker.outage import Outage
 from mainspring.worker.runs import Runs
 from tests.worker.working import FakeContact, eventually
@@ -97,7 +97,7 @@ async def test_it_can_be_stopped_at_any_moment_and_poked_after_that() -> None:
 
 async def test_a_store_that_says_nothing_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a server that was stopped: the connection stands, and nobody answers."""
-    monkeypatch.setattr(heartbeat_module, "SILENCE_TIMEOUT", 0.01)
+    monkeypatch.setattr(membership, "SILENCE_TIMEOUT", 0.01)
     contact, store = FakeContact(), FakeStore()
     store.answers.clear()
     heartbeat = beating(store, 0.01, outage=Outage("w", cast("Contact", contact)))
@@ -124,14 +124,14 @@ async def test_after_a_pause_longer_than_the_lease_a_heartbeat_is_sent_and_heard
     heartbeat = beating(store, 3600, lambda pulse, _asked: heard.append(pulse))
     await eventually(lambda: heard)
     later = since_boot() + 31
-    monkeypatch.setattr("mainspring.worker.heartbeat.since_boot", lambda: later)
+    monkeypatch.setattr("mainspring.worker.membership.since_boot", lambda: later)
     await heartbeat.confirm(lease=30)
     assert len(heard) == 2
     await heartbeat.stop()
 
 
 async def test_without_an_answer_the_claims_are_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat_module, "CONFIRMED_WITHIN", 0.01)
+    monkeypatch.setattr(membership, "CONFIRMED_WITHIN", 0.01)
     store, heard = FakeStore(), list[Any]()
     heartbeat = beating(store, 3600, lambda pulse, _asked: heard.append(pulse))
     await eventually(lambda: heard)
