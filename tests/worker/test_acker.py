@@ -99,7 +99,7 @@ async def test_outcomes_wait_for_each_other_but_not_for_long() -> None:
         assert time.monotonic() - began > 0.4
 
 
-async def test_an_urgent_one_takes_the_others_along() -> None:
+async def test_an_urgent_outcome_is_written_at_once_with_those_that_wait() -> None:
     async with scene() as it:
         it.add("a")
         it.add("b", urgent=True)
@@ -107,20 +107,20 @@ async def test_an_urgent_one_takes_the_others_along() -> None:
         assert it.store.groups == [["a", "b"]]
 
 
-async def test_enough_is_enough() -> None:
+async def test_a_full_group_is_written_without_waiting() -> None:
     async with scene() as it:
         for number in range(FULL_GROUP):
             it.add(str(number))
         await eventually(lambda: len(it.confirmed) == FULL_GROUP)
 
 
-async def test_without_a_delay_each_is_written_as_it_comes() -> None:
+async def test_without_a_delay_outcomes_are_written_at_once() -> None:
     async with scene(delay=0) as it:
         it.add("a")
         await eventually(lambda: it.confirmed)
 
 
-async def test_what_comes_during_a_write_goes_with_the_next() -> None:
+async def test_outcomes_added_during_a_write_are_written_by_the_next() -> None:
     async with scene() as it:
         it.store.gate.clear()
         it.add("a", urgent=True)
@@ -132,7 +132,7 @@ async def test_what_comes_during_a_write_goes_with_the_next() -> None:
         assert it.store.groups == [["a"], ["b", "c"]]
 
 
-async def test_large_results_hold_up_no_others() -> None:
+async def test_large_results_do_not_delay_other_outcomes() -> None:
     async with scene() as it:
         it.store.large_gate.clear()
         it.add("small")
@@ -148,7 +148,7 @@ async def test_large_results_hold_up_no_others() -> None:
         assert it.store.groups == [["small", "next"], ["large"], ["another"]]
 
 
-async def test_flush_waits_for_all_that_was_added() -> None:
+async def test_flush_waits_for_all_added_outcomes() -> None:
     async with scene() as it:
         await asyncio.wait_for(it.acker.flush(), 5)
         it.add("a")
@@ -158,7 +158,7 @@ async def test_flush_waits_for_all_that_was_added() -> None:
 
 
 @pytest.mark.slow
-async def test_a_store_that_is_away_is_tried_again_and_nothing_is_confirmed_before() -> None:
+async def test_writes_are_retried_while_the_store_is_away() -> None:
     async with scene() as it:
         it.store.errors = [StoreBusy(), StoreReadOnly(), StoreError("disk?"), asyncio.CancelledError()]
         it.add("a")
@@ -171,7 +171,7 @@ async def test_a_store_that_is_away_is_tried_again_and_nothing_is_confirmed_befo
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), OverflowError("x"), TypeError("x"), IllegalMove("x")])
-async def test_one_that_cannot_be_written_is_buried_alone(error: Exception) -> None:
+async def test_an_outcome_that_cannot_be_written_becomes_a_dead_letter_alone(error: Exception) -> None:
     async with scene() as it:
         it.store.poison["bad"] = error
         for name in ("a", "bad", "b"):
@@ -184,7 +184,9 @@ async def test_one_that_cannot_be_written_is_buried_alone(error: Exception) -> N
         ]
 
 
-async def test_one_that_cannot_even_be_buried_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outcome_is_given_up_if_its_dead_letter_cannot_be_written_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with scene() as it:
         it.store.errors = [ValueError(), ValueError()]
         it.add("bad", urgent=True)
@@ -196,7 +198,7 @@ def broken(written: list[tuple[Run, Outcome]], statuses: Sequence[Status | None]
     raise ZeroDivisionError
 
 
-async def test_an_announcement_that_fails_does_not_end_the_writing() -> None:
+async def test_writing_goes_on_if_the_follow_up_raises() -> None:
     store = FakeStore()
     acker = Acker(Pipeline(Services(cast("Store", store)), Features()), after_ack(broken), Outage("w"), delay=0)
     serving = asyncio.create_task(acker.serve())
@@ -208,7 +210,7 @@ async def test_an_announcement_that_fails_does_not_end_the_writing() -> None:
     serving.cancel()
 
 
-def test_patience() -> None:
+def test_patience_depends_on_the_kind_of_error() -> None:
     assert patience_with(ValueError()) == 1
     assert patience_with(StoreError("an error of the disk")) == patience_with(RuntimeError()) == 5
     assert patience_with(StoreCorrupt()) == patience_with(StoreBusy()) == float("inf")
@@ -218,7 +220,7 @@ def test_patience() -> None:
 
 
 @pytest.mark.parametrize("ack", ["grouped", "sync"])
-async def test_who_runs_alone_does_not_wait_for_others(ack: Any) -> None:
+async def test_the_outcome_of_the_only_running_job_is_written_at_once(ack: Any) -> None:
     app = new_app()
 
     @app.task(ack=ack)

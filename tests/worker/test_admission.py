@@ -83,7 +83,7 @@ class Hesitant(Doorman):
         return refuse(job.claim, Move.SUSPEND, delay=UNTIL_WOKEN, waits_for="door", pending=pending)
 
 
-async def test_who_passes_runs_and_who_does_not_burns_no_attempt(app: Mainspring) -> None:
+async def test_admitted_jobs_run_and_refused_ones_use_no_attempt(app: Mainspring) -> None:
     door = Doorman()
     app.runtime.features.add(door)
     inside, later = await put(app, 1, '{"door": "in"}'), await put(app, 2, '{"door": "later"}')
@@ -99,7 +99,7 @@ async def test_who_passes_runs_and_who_does_not_burns_no_attempt(app: Mainspring
 @pytest.mark.parametrize(
     ("number", "how"), [(0, (Move.DONE, type(None))), (-1, (Move.RETRY, OSError)), (-2, (Move.RETRY, TimeoutError))]
 )
-async def test_guards_hear_how_a_run_ended(number: int, how: object) -> None:
+async def test_features_are_told_how_a_run_ended(number: int, how: object) -> None:
     app, door = Mainspring("memory://"), Doorman()
     app.runtime.features.add(door)
 
@@ -116,7 +116,7 @@ async def test_guards_hear_how_a_run_ended(number: int, how: object) -> None:
     assert door.how == [how]
 
 
-async def test_what_has_happened_meanwhile_is_not_waited_for(app: Mainspring) -> None:
+async def test_a_suspended_job_is_woken_if_its_condition_was_met_meanwhile(app: Mainspring) -> None:
     closed, opened = Doorman(), Doorman("open")
     app.runtime.features.add(closed)
     app.runtime.features.add(opened)
@@ -137,7 +137,7 @@ async def test_what_has_happened_meanwhile_is_not_waited_for(app: Mainspring) ->
     assert (await status_of(app, waits))[0] is not Status.COMPLETED
 
 
-async def test_who_passed_one_guard_and_not_the_next_has_left_the_first(app: Mainspring) -> None:
+async def test_a_job_refused_by_the_second_feature_has_ended_for_the_first(app: Mainspring) -> None:
     first, second = Doorman("first"), Doorman("second")
     app.runtime.features.add(first)
     app.runtime.features.add(second)
@@ -146,7 +146,7 @@ async def test_who_passed_one_guard_and_not_the_next_has_left_the_first(app: Mai
     assert (first.left, second.left) == ([job_id], [])
 
 
-async def test_if_the_guards_cannot_tell_the_job_is_given_back(app: Mainspring) -> None:
+async def test_a_job_is_handed_back_if_a_feature_raises(app: Mainspring) -> None:
     door = Doorman()
     door.broken = True
     app.runtime.features.add(door)
@@ -185,7 +185,7 @@ async def test_a_feature_may_choose_jobs_itself_and_let_some_pass_at_once(app: M
 # -- whoever was refused, and may yet pass ---------------------------------------------------------------
 
 
-async def test_who_needs_others_too_does_not_wait_and_that_is_said_before_they_are_asked(app: Mainspring) -> None:
+async def test_a_job_that_concerns_several_features_does_not_stand_by(app: Mainspring) -> None:
     """While they are asked it could pass after all, and nobody would know."""
 
     class Curious(Doorman):
@@ -203,7 +203,7 @@ async def test_who_needs_others_too_does_not_wait_and_that_is_said_before_they_a
     assert (await status_of(app, refused))[0] is Status.SUSPENDED
 
 
-async def test_if_another_cannot_tell_nobody_goes_on_waiting(app: Mainspring) -> None:
+async def test_no_job_goes_on_standing_by_if_another_feature_raises(app: Mainspring) -> None:
     first, second = Hesitant(), Doorman("gate")
     second.broken = True
     app.runtime.features.add(first)
@@ -220,7 +220,7 @@ async def claimed(app: Mainspring) -> list[Claim]:
     return (await app.store.claim("worker", [Want("default", 10)])).jobs
 
 
-async def test_who_passed_after_all_when_he_could_not_wait_runs_and_leaves(app: Mainspring) -> None:
+async def test_a_job_that_was_granted_meanwhile_runs_and_ends(app: Mainspring) -> None:
     class Quick(Hesitant):
         def say(self, job: Candidate) -> Refusal:
             refusal = super().say(job)
@@ -235,7 +235,7 @@ async def test_who_passed_after_all_when_he_could_not_wait_runs_and_leaves(app: 
     assert door.left == [job]
 
 
-async def test_who_was_cancelled_while_his_guards_were_asked_keeps_no_place_in_the_line(app: Mainspring) -> None:
+async def test_a_job_cancelled_during_admission_gives_its_place_back(app: Mainspring) -> None:
     asked, answer = asyncio.Event(), asyncio.Event()
 
     class Slow(Hesitant):

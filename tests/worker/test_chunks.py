@@ -30,7 +30,7 @@ def by_payload(kit: Kit) -> dict[Any, Job]:
     return {job.payload: job for job in kit.jobs()}
 
 
-async def test_full_chunks_first_and_the_rest_together(kit: Kit) -> None:
+async def test_jobs_fill_chunks_and_the_rest_is_one_smaller_chunk(kit: Kit) -> None:
     chunks: list[list[int]] = []
 
     @kit.app.task(chunk=Chunk(4))
@@ -44,7 +44,7 @@ async def test_full_chunks_first_and_the_rest_together(kit: Kit) -> None:
     assert {run.status for run in ran} == {Status.COMPLETED}
 
 
-async def test_no_handler_of_a_chunk_is_durable_however_often_it_tries(kit: Kit) -> None:
+async def test_chunk_handlers_cannot_use_durable_calls(kit: Kit) -> None:
     @kit.app.task(chunk=Chunk(2), max_attempts=5)
     async def work(items: list[Item[int]]) -> None:
         for item in items:
@@ -58,7 +58,7 @@ async def test_no_handler_of_a_chunk_is_durable_however_often_it_tries(kit: Kit)
         assert "cannot run in chunks or in its own process" in job.failure.message
 
 
-async def test_what_else_is_due_does_not_part_a_chunk(kit: Kit) -> None:
+async def test_jobs_of_other_tasks_do_not_split_a_chunk(kit: Kit) -> None:
     log: list[Any] = []
 
     @kit.app.task(chunk=Chunk(3))
@@ -77,7 +77,7 @@ async def test_what_else_is_due_does_not_part_a_chunk(kit: Kit) -> None:
     assert [one for one in log if isinstance(one, int)] == [0, 1, 2, 3]
 
 
-async def test_single_items_fail_and_are_retried_alone(kit: Kit) -> None:
+async def test_failed_items_are_retried_alone(kit: Kit) -> None:
     chunks: list[list[tuple[int, int]]] = []
 
     @kit.app.task(chunk=Chunk(10), retry=Retry(max_attempts=2, base=60))
@@ -98,7 +98,7 @@ async def test_single_items_fail_and_are_retried_alone(kit: Kit) -> None:
     assert by_payload(kit)[2].status is Status.DEAD_LETTER
 
 
-async def test_exceptions_in_the_list_are_failures(kit: Kit) -> None:
+async def test_exceptions_in_the_returned_list_are_failures(kit: Kit) -> None:
     @kit.app.task(chunk=Chunk(10), max_attempts=1)
     async def work(numbers: list[int]) -> list[int | BaseException]:
         async def one(number: int) -> int:
@@ -116,7 +116,7 @@ async def test_exceptions_in_the_list_are_failures(kit: Kit) -> None:
     assert "12 // number" in failure.traceback
 
 
-async def test_an_exception_fails_all_but_those_that_are_settled(kit: Kit) -> None:
+async def test_an_exception_fails_all_items_but_those_that_are_settled(kit: Kit) -> None:
     @kit.app.task(chunk=Chunk(10), retry=Retry(max_attempts=3, base=60))
     def work(items: list[Item[int]]) -> None:
         items[0].done("saved")
@@ -133,7 +133,7 @@ async def test_an_exception_fails_all_but_those_that_are_settled(kit: Kit) -> No
     assert [jobs[n].failure.type for n in (3, 4) if jobs[n].failure] == ["OSError", "OSError"]  # type: ignore[union-attr]
 
 
-async def test_signals_of_single_items(kit: Kit) -> None:
+async def test_snooze_cancel_and_discard_work_for_single_items(kit: Kit) -> None:
     signals: list[Any] = [Snooze(60, "later"), Cancel("no more"), Discard("bad"), None]
 
     @kit.app.task(chunk=Chunk(10))
@@ -150,7 +150,7 @@ async def test_signals_of_single_items(kit: Kit) -> None:
     assert jobs[0].attempts == 0
 
 
-async def test_a_signal_that_is_raised_is_for_all(kit: Kit) -> None:
+async def test_a_raised_snooze_cancel_or_discard_counts_for_all_items(kit: Kit) -> None:
     @kit.app.task(chunk=Chunk(10))
     async def work(numbers: list[int]) -> None:
         raise Snooze(60)
@@ -161,7 +161,7 @@ async def test_a_signal_that_is_raised_is_for_all(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("value", [[1], [1, 2, 3], "ab", 7])
-async def test_results_that_do_not_match_the_jobs_are_no_results(kit: Kit, value: Any) -> None:
+async def test_a_result_list_of_another_length_fails_all_items(kit: Kit, value: Any) -> None:
     @kit.app.task(chunk=Chunk(10))
     async def work(numbers: list[int]) -> list[Any]:
         return value  # type: ignore[no-any-return]
@@ -172,7 +172,7 @@ async def test_results_that_do_not_match_the_jobs_are_no_results(kit: Kit, value
     assert all("for 2 jobs" in job.failure.message for job in kit.jobs() if job.failure)
 
 
-async def test_a_result_that_does_not_fit_is_one_jobs_affair(kit: Kit) -> None:
+async def test_a_result_of_the_wrong_type_fails_only_its_job(kit: Kit) -> None:
     @kit.app.task(chunk=Chunk(10))
     async def work(numbers: list[int]) -> list[int]:
         return [1, "two"]  # type: ignore[list-item]
@@ -182,7 +182,7 @@ async def test_a_result_that_does_not_fit_is_one_jobs_affair(kit: Kit) -> None:
     assert [job.status for job in kit.jobs()] == [Status.COMPLETED, Status.DEAD_LETTER]
 
 
-async def test_a_payload_that_no_longer_fits_fails_alone(kit: Kit) -> None:
+async def test_a_payload_of_the_wrong_type_fails_only_its_job(kit: Kit) -> None:
     seen: list[int] = []
 
     @kit.app.task(chunk=Chunk(10))
@@ -200,7 +200,7 @@ async def test_a_payload_that_no_longer_fits_fails_alone(kit: Kit) -> None:
     ]  # fmt: skip
 
 
-async def test_a_type_that_cannot_even_say_what_is_wrong_fails_alone(kit: Kit) -> None:
+async def test_a_payload_type_that_raises_fails_only_its_job(kit: Kit) -> None:
     class Odd(BaseModel):
         number: int
 
@@ -222,7 +222,7 @@ async def test_a_type_that_cannot_even_say_what_is_wrong_fails_alone(kit: Kit) -
     assert [job.status for job in kit.jobs()] == [Status.COMPLETED, Status.DEAD_LETTER]
 
 
-async def test_a_handler_may_use_up_its_list(kit: Kit) -> None:
+async def test_a_handler_may_empty_its_list(kit: Kit) -> None:
     @kit.app.task(chunk=Chunk(10))
     async def work(items: list[Item[int]]) -> None:
         while items:
@@ -249,7 +249,7 @@ async def test_an_item_has_the_context_of_its_job(kit: Kit) -> None:
     assert sorted(job.payload["number"] for job in kit.jobs(after)) == [10, 200]
 
 
-async def test_guards_decide_per_job(kit: Kit) -> None:
+async def test_features_decide_for_each_job_of_a_chunk(kit: Kit) -> None:
     chunks: list[list[int]] = []
     kit.app.runtime.features.add(Doorman())
 
@@ -269,7 +269,7 @@ async def test_guards_decide_per_job(kit: Kit) -> None:
 # -- beside a real worker -----------------------------------------------------------------------
 
 
-async def test_a_chunk_goes_when_it_is_full() -> None:
+async def test_a_full_chunk_runs_at_once() -> None:
     app, sizes = new_app(), list[int]()
 
     @app.task(chunk=Chunk(50, wait=20))
@@ -282,7 +282,7 @@ async def test_a_chunk_goes_when_it_is_full() -> None:
     assert sizes == [50, 50, 50]
 
 
-async def test_the_first_job_waits_no_longer_than_it_should() -> None:
+async def test_an_incomplete_chunk_runs_after_its_wait() -> None:
     app, sizes = new_app(), list[int]()
 
     @app.task(chunk=Chunk(50, wait=0.05))
@@ -295,7 +295,7 @@ async def test_the_first_job_waits_no_longer_than_it_should() -> None:
     assert sizes == [3]
 
 
-async def test_a_chunk_is_one_slot() -> None:
+async def test_a_chunk_uses_one_slot() -> None:
     app, most, now = new_app(), 0, 0
     go = asyncio.Event()
 
@@ -315,7 +315,7 @@ async def test_a_chunk_is_one_slot() -> None:
     assert most == 2
 
 
-async def test_no_more_is_claimed_than_can_be_used_soon() -> None:
+async def test_no_more_jobs_are_claimed_than_chunks_can_use_soon() -> None:
     app, go = new_app(), asyncio.Event()
 
     @app.task(chunk=Chunk(10, wait=20))
@@ -359,7 +359,7 @@ async def test_a_job_cancelled_while_it_waits_leaves_the_chunk() -> None:
     assert seen == [2, 3, 4]
 
 
-async def test_a_job_cancelled_during_the_run_is_told_and_the_others_go_on() -> None:
+async def test_one_job_of_a_running_chunk_can_be_cancelled() -> None:
     app, started = new_app(), asyncio.Event()
 
     @app.task(chunk=Chunk(2, wait=20))
@@ -378,7 +378,7 @@ async def test_a_job_cancelled_during_the_run_is_told_and_the_others_go_on() -> 
     assert second.status is Status.COMPLETED
 
 
-async def test_when_all_are_cancelled_the_handler_is() -> None:
+async def test_the_handler_is_cancelled_when_all_its_jobs_are() -> None:
     app, started, stopped = new_app(), asyncio.Event(), asyncio.Event()
 
     @app.task(chunk=Chunk(2, wait=20))
@@ -399,7 +399,7 @@ async def test_when_all_are_cancelled_the_handler_is() -> None:
     assert {job.status for job in jobs} == {Status.CANCELLED}
 
 
-async def test_a_timeout_holds_for_the_chunk() -> None:
+async def test_a_timeout_applies_to_the_whole_chunk() -> None:
     app = new_app()
 
     @app.task(chunk=Chunk(2, wait=20), timeout=0.05, max_attempts=1)
@@ -413,7 +413,7 @@ async def test_a_timeout_holds_for_the_chunk() -> None:
     assert all(job.failure and job.failure.message == "ran longer than its timeout of 0.05 s" for job in jobs)
 
 
-async def test_jobs_with_other_timeouts_go_in_other_chunks() -> None:
+async def test_jobs_with_different_timeouts_are_in_different_chunks() -> None:
     app, chunks = new_app(), list[list[int]]()
 
     @app.task(chunk=Chunk(10, wait=0))
@@ -426,7 +426,7 @@ async def test_jobs_with_other_timeouts_go_in_other_chunks() -> None:
     assert sorted(chunks) == [[1, 2], [3, 4]]
 
 
-async def test_a_thread_is_told_of_its_timeout() -> None:
+async def test_a_chunk_handler_in_a_thread_is_told_of_its_timeout() -> None:
     app, told = new_app(), threading.Event()
 
     @app.task(chunk=Chunk(2, wait=20), timeout=0.05, max_attempts=1)
@@ -440,7 +440,7 @@ async def test_a_thread_is_told_of_its_timeout() -> None:
     assert told.is_set()
 
 
-async def test_stopping_hands_back_what_waits_and_lets_the_chunk_finish() -> None:
+async def test_a_stopping_worker_hands_back_waiting_jobs_and_finishes_the_running_chunk() -> None:
     app, started, go = new_app(), asyncio.Event(), asyncio.Event()
 
     @app.task(chunk=Chunk(2, wait=20))
@@ -477,7 +477,7 @@ async def test_after_the_grace_a_running_chunk_is_handed_back() -> None:
     assert [(job.status, job.attempts) for job in jobs] == [(Status.PENDING, 0)] * 2
 
 
-async def test_a_suspect_is_a_chunk_of_its_own_and_does_not_wait() -> None:
+async def test_a_suspect_runs_at_once_in_a_chunk_of_its_own() -> None:
     app, chunks = new_app(), list[list[int]]()
 
     @app.task(chunk=Chunk(10, wait=20))
@@ -518,7 +518,7 @@ async def test_events_and_acks_are_per_job() -> None:
 
 
 @pytest.mark.slow
-async def test_a_chunk_that_finds_no_slot_is_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_chunk_that_finds_no_slot_is_handed_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mainspring.worker.intake.MAX_BUFFER_WAIT", 0.05)
     app, go, started = new_app(), asyncio.Event(), asyncio.Event()
 

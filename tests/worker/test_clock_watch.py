@@ -118,7 +118,7 @@ def store_of(kind: str, folder: Path, machine: ManualClock) -> Store:
     return SqliteStore(folder / "jobs.db", clock=clock) if kind == "sqlite" else FreshStore(clock=clock)
 
 
-async def test_an_hour_ahead_for_ten_seconds_fires_nothing_and_stops_nothing(shop: Shop) -> None:
+async def test_a_clock_an_hour_ahead_for_ten_seconds_changes_nothing(shop: Shop) -> None:
     app, machine = shop.app, shop.machine
     async with working(app, concurrency=10):
         for task in ("flaky", "sleeper", "limited", "limited", "rated", "rated", "rated"):
@@ -144,7 +144,7 @@ async def test_an_hour_ahead_for_ten_seconds_fires_nothing_and_stops_nothing(sho
         assert shop.fired == []
 
 
-async def test_a_leap_that_stays_is_believed_within_a_minute(shop: Shop) -> None:
+async def test_a_lasting_jump_is_accepted_within_a_minute(shop: Shop) -> None:
     async with working(shop.app):
         await shop.app.tasks["plain"].using(delay=HOUR / 2).enqueue(name="later")
         await shop.app.schedules.list()
@@ -157,7 +157,7 @@ async def test_a_leap_that_stays_is_believed_within_a_minute(shop: Shop) -> None
         assert (await shop.app.health()).state is State.OK
 
 
-async def test_a_jump_of_a_few_seconds_is_not_told_of() -> None:
+async def test_a_jump_of_a_few_seconds_is_not_reported() -> None:
     machine = ManualClock(START)
     shop = Shop(Mainspring(MemoryStore(clock=SteadyClock(machine))), machine)
     watch = ClockWatch(shop.app.runtime)
@@ -173,7 +173,7 @@ async def test_a_jump_of_a_few_seconds_is_not_told_of() -> None:
     await shop.app.close()
 
 
-async def test_a_clock_that_was_ahead_for_long_and_goes_back_stops_nothing(shop: Shop) -> None:
+async def test_jobs_run_on_after_a_clock_that_was_ahead_goes_back(shop: Shop) -> None:
     """Jobs wait for limits, a retry waits, and schedules have fired, all by a clock that was an hour ahead."""
     app, machine = shop.app, shop.machine
     async with working(app, concurrency=10):
@@ -201,7 +201,7 @@ async def test_a_clock_that_was_ahead_for_long_and_goes_back_stops_nothing(shop:
     assert len(set(utc)) == len(utc)
 
 
-async def test_a_worker_that_starts_after_the_clock_went_back_puts_right_what_it_finds(tmp_path: Path) -> None:
+async def test_a_worker_that_starts_after_the_clock_went_back_repairs_the_times(tmp_path: Path) -> None:
     machine = ManualClock(START + timedelta(hours=1))
     before = Shop(Mainspring(store_of("sqlite", tmp_path, machine)), machine)
     async with working(before.app, concurrency=10):
@@ -222,7 +222,7 @@ async def test_a_worker_that_starts_after_the_clock_went_back_puts_right_what_it
     await after.app.close()
 
 
-async def test_a_leap_of_a_year_deletes_nothing_even_if_it_is_believed(
+async def test_a_jump_of_a_year_deletes_nothing_even_if_it_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "PRUNE_EVERY", 0.0)

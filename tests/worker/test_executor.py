@@ -55,7 +55,7 @@ def app() -> Mainspring:
 @pytest.mark.parametrize(
     ("n", "move", "result"), [(7, Move.DONE, "8"), (-1, Move.RETRY, None), (-2, Move.CANCEL, None)]
 )
-async def test_a_run_becomes_an_outcome_without_a_store(
+async def test_a_run_returns_its_outcome_without_a_store(
     app: Mainspring, n: int, move: Move, result: str | None
 ) -> None:
     @app.task()
@@ -91,7 +91,7 @@ async def test_coroutines_run_on_the_loop_and_functions_in_threads(app: Mainspri
         assert await (await in_thread.enqueue(day=date(2026, 1, 2))).result(10) == date(2026, 1, 2)
 
 
-async def test_threads_run_beside_each_other(app: Mainspring) -> None:
+async def test_plain_functions_run_in_parallel(app: Mainspring) -> None:
     together = threading.Barrier(10, timeout=10)
 
     @app.task()
@@ -186,7 +186,7 @@ async def test_wrapped_coroutines_can_be_tasks(app: Mainspring) -> None:
         assert (await ended(app, job.id))[0].result == 8
 
 
-def test_what_is_no_function_is_refused_clearly(app: Mainspring) -> None:
+def test_a_task_that_is_not_a_function_is_refused(app: Mainspring) -> None:
     async def add(a: int, b: int) -> int:
         return a + b
 
@@ -204,7 +204,7 @@ def test_what_is_no_function_is_refused_clearly(app: Mainspring) -> None:
 # -- results --------------------------------------------------------------------------------------
 
 
-async def test_a_huge_result(app: Mainspring) -> None:
+async def test_a_huge_result_is_stored(app: Mainspring) -> None:
     @app.task()
     async def big() -> str:
         return "x" * 5_000_000
@@ -238,7 +238,7 @@ async def test_a_payload_that_no_longer_fits_is_a_dead_letter(app: Mainspring) -
     assert "n:" in job.failure.message
 
 
-async def test_follow_ups_commit_with_the_success_and_only_with_it(app: Mainspring) -> None:
+async def test_follow_ups_are_committed_only_if_the_job_completes(app: Mainspring) -> None:
     ran: list[str] = []
 
     @app.task()
@@ -291,7 +291,7 @@ def recurse(depth: int = 0) -> int:
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-async def test_whatever_a_handler_raises_the_worker_goes_on(
+async def test_the_worker_goes_on_whatever_a_handler_raises(
     app: Mainspring, error: BaseException, told: str, threaded: bool
 ) -> None:
     @app.task(max_attempts=1)
@@ -317,7 +317,7 @@ async def test_whatever_a_handler_raises_the_worker_goes_on(
 
 
 @pytest.mark.parametrize("threaded", [False, True])
-async def test_endless_recursion(app: Mainspring, threaded: bool) -> None:
+async def test_endless_recursion_fails_only_its_job(app: Mainspring, threaded: bool) -> None:
     @app.task(max_attempts=1)
     async def on_loop() -> int:
         return recurse()
@@ -333,7 +333,7 @@ async def test_endless_recursion(app: Mainspring, threaded: bool) -> None:
     assert "in recurse" in job.failure.traceback
 
 
-async def test_retries_follow_the_task_then_the_job(app: Mainspring) -> None:
+async def test_a_job_s_retry_policy_overrides_that_of_its_task(app: Mainspring) -> None:
     events = record(app, JobRetrying)
 
     @app.task(retry=Retry(max_attempts=2, base=100, jitter=0))
@@ -352,7 +352,7 @@ async def test_retries_follow_the_task_then_the_job(app: Mainspring) -> None:
     assert [event.reason for event in events] == ["error"] * 4
 
 
-async def test_a_function_of_attempt_and_error_decides(app: Mainspring) -> None:
+async def test_a_function_of_attempt_and_error_can_be_the_retry_policy(app: Mainspring) -> None:
     asked: list[tuple[int, str]] = []
 
     def policy(attempt: int, error: BaseException) -> float | None:
@@ -369,7 +369,7 @@ async def test_a_function_of_attempt_and_error_decides(app: Mainspring) -> None:
     assert asked == [(1, "ConnectionError"), (2, "ConnectionError"), (3, "ConnectionError")]
 
 
-async def test_a_broken_policy_costs_neither_job_nor_slot(app: Mainspring) -> None:
+async def test_a_retry_policy_that_raises_loses_neither_job_nor_slot(app: Mainspring) -> None:
     def policy(attempt: int, error: BaseException) -> float:
         raise ZeroDivisionError
 
@@ -387,7 +387,7 @@ async def test_a_broken_policy_costs_neither_job_nor_slot(app: Mainspring) -> No
         await reached(app, job.id, statuses=(Status.RETRYING,))
 
 
-async def test_signals_end_a_job_their_own_way(app: Mainspring) -> None:
+async def test_snooze_cancel_and_discard_decide_how_a_job_ends(app: Mainspring) -> None:
     runs = 0
 
     @app.task()
@@ -436,7 +436,7 @@ async def test_a_coroutine_is_cancelled_at_its_timeout(app: Mainspring) -> None:
     assert [event.reason for event in events] == ["timeout"]
 
 
-async def test_a_thread_is_told_at_its_timeout_and_waited_for(app: Mainspring) -> None:
+async def test_a_thread_is_told_to_stop_at_its_timeout_and_waited_for(app: Mainspring) -> None:
     @app.task(timeout=0.05, max_attempts=1)
     def listens(ctx: Context) -> None:
         while not ctx.wait_cancelled(10):
@@ -479,7 +479,7 @@ async def test_a_handler_that_swallows_its_cancellation_keeps_its_result(app: Ma
         assert await (await after.enqueue()).result(10) == "fine"
 
 
-async def test_a_cancellation_that_a_job_left_behind_costs_no_slot(app: Mainspring) -> None:
+async def test_a_cancellation_left_behind_by_a_job_does_not_end_its_slot(app: Mainspring) -> None:
     @app.task()
     async def mean() -> None:
         task = asyncio.current_task()
@@ -497,7 +497,7 @@ async def test_a_cancellation_that_a_job_left_behind_costs_no_slot(app: Mainspri
             assert await (await fine.enqueue()).result(10) == "fine"
 
 
-async def test_a_job_that_cancels_itself_and_returns_ends_no_other(app: Mainspring) -> None:
+async def test_a_job_that_cancels_its_own_task_does_not_end_the_next_job(app: Mainspring) -> None:
     """Nothing has met that cancellation when the next job of the same slot begins."""
 
     @app.task()
@@ -545,7 +545,7 @@ async def test_a_running_job_is_cancelled(app: Mainspring, threaded: bool) -> No
     assert (found.status, found.reason) == (Status.CANCELLED, "changed our mind")
 
 
-async def test_a_cancel_that_comes_when_the_work_is_done_changes_nothing(app: Mainspring) -> None:
+async def test_a_cancellation_after_the_handler_returned_changes_nothing(app: Mainspring) -> None:
     @app.task()
     async def finishes_anyway() -> str:
         try:
@@ -584,7 +584,7 @@ async def test_progress_is_written_while_the_job_runs(app: Mainspring) -> None:
 
 
 @pytest.mark.slow
-async def test_a_loop_blocked_by_a_handler_keeps_the_lease() -> None:
+async def test_a_worker_whose_event_loop_is_blocked_keeps_its_lease() -> None:
     class Counting(MemoryStore):
         beats = 0
 

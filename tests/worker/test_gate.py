@@ -113,7 +113,7 @@ async def completed(app: Mainspring, number: int) -> bool:
     return len(await jobs_of(app, Status.COMPLETED)) == number
 
 
-async def test_a_pause_concerns_one_queue() -> None:
+async def test_a_pause_stops_only_its_queue() -> None:
     app = new_app()
     mail, sms = Turnstile(app, queue="mail"), asyncio.Event()
 
@@ -137,7 +137,7 @@ async def test_a_pause_concerns_one_queue() -> None:
         await eventually(lambda: completed(app, 6))
 
 
-async def test_a_chunk_that_is_being_gathered_is_handed_back() -> None:
+async def test_an_incomplete_chunk_is_handed_back_by_a_halt() -> None:
     app = new_app()
     chunks: list[list[int]] = []
 
@@ -155,7 +155,7 @@ async def test_a_chunk_that_is_being_gathered_is_handed_back() -> None:
     assert sorted(number for chunk in chunks for number in chunk) == [0, 1, 2]
 
 
-async def test_a_job_that_waits_at_a_guard_is_handed_back() -> None:
+async def test_a_job_that_waits_for_a_feature_is_handed_back_by_a_halt() -> None:
     app = new_app()
     turnstile = Turnstile(app, limits=Limit(1))
     async with working(app):
@@ -169,7 +169,7 @@ async def test_a_job_that_waits_at_a_guard_is_handed_back() -> None:
         await eventually(lambda: completed(app, 2))
 
 
-async def test_what_a_claim_brings_that_was_under_way_does_not_start() -> None:
+async def test_jobs_of_a_claim_under_way_do_not_start_after_a_halt() -> None:
     class SlowAnswer(MemoryStore):
         taken, answered = asyncio.Event(), asyncio.Event()
 
@@ -194,7 +194,7 @@ async def test_what_a_claim_brings_that_was_under_way_does_not_start() -> None:
         assert len(await jobs_of(app, Status.PENDING)) == 1
 
 
-async def test_a_thread_that_is_slow_to_begin_asks_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thread_that_is_slow_to_begin_checks_the_halts_again(monkeypatch: pytest.MonkeyPatch) -> None:
     app = new_app()
     begun, go, ran = threading.Event(), threading.Event(), threading.Event()
     permits = gate.Gate.permits
@@ -235,7 +235,7 @@ async def test_a_job_that_waits_for_a_child_process_does_not_start_after_a_halt(
         assert await second.result(30)
 
 
-async def test_a_handler_may_halt_the_system_in_which_it_runs() -> None:
+async def test_a_handler_can_halt_its_own_system() -> None:
     app = new_app()
     results: list[bool] = []
 
@@ -252,7 +252,7 @@ async def test_a_handler_may_halt_the_system_in_which_it_runs() -> None:
     assert results == [True, True]
 
 
-async def test_a_worker_that_joins_under_a_halt_starts_nothing() -> None:
+async def test_a_worker_that_joins_during_a_halt_starts_nothing() -> None:
     app = new_app()
     turnstile = Turnstile(app)
     await turnstile.work.enqueue()
@@ -267,7 +267,7 @@ async def confirmed(app: Mainspring, halt: Any) -> bool:
     return not await app.store.unconfirmed(halt)
 
 
-async def test_a_halt_ends_by_itself() -> None:
+async def test_a_halt_ends_at_its_time() -> None:
     app = new_app()
     turnstile = Turnstile(app)
     turnstile.go.set()
@@ -321,7 +321,7 @@ async def in_status(app: Mainspring, status: Status, number: int) -> list[Job]:
     return found if len(found) == number else []
 
 
-async def test_a_job_that_expired_while_it_waited_in_its_worker_does_not_start() -> None:
+async def test_a_job_that_expires_while_it_waits_in_its_worker_does_not_start() -> None:
     app = new_app()
     ran, go = asyncio.Event(), asyncio.Event()
 
@@ -347,7 +347,7 @@ async def test_a_job_that_expired_while_it_waited_in_its_worker_does_not_start()
     assert not ran.is_set()
 
 
-async def test_a_limit_gets_its_place_back_from_a_job_that_an_open_breaker_kept_from_starting() -> None:
+async def test_a_job_stopped_by_an_open_breaker_gives_its_limit_slot_back() -> None:
     app = new_app()
     calls: list[int] = []
     go = asyncio.Event()
@@ -375,7 +375,7 @@ async def test_a_limit_gets_its_place_back_from_a_job_that_an_open_breaker_kept_
     assert sorted(calls) == [1, 2]
 
 
-async def test_a_guard_that_fails_at_the_start_costs_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_feature_that_raises_at_the_start_does_not_end_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     app = new_app()
 
     @app.task(breaker="mail")
@@ -399,7 +399,7 @@ async def test_a_guard_that_fails_at_the_start_costs_no_slot(monkeypatch: pytest
 # -- how old the last look may be -----------------------------------------------------------------
 
 
-async def test_without_a_recent_look_at_the_halts_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_starts_without_a_recent_look_at_the_halts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "TRUSTED_FOR", 0.05)
     store = FaultyStore()
     app = Mainspring(store)
@@ -465,7 +465,7 @@ async def test_two_halts_at_once_are_both_confirmed() -> None:
     assert [result.confirmed for result in results] == [True] * 3
 
 
-async def test_a_halt_that_is_resumed_meanwhile_waits_no_longer() -> None:
+async def test_a_halt_stops_waiting_when_it_is_resumed() -> None:
     app = new_app()
     await app.store.join(member("deaf"), lambda _: None)
     waiting = asyncio.create_task(app.halt(wait=None))

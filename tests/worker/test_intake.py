@@ -47,7 +47,7 @@ def asked(found: list[Want]) -> Counter[str]:
 
 @pytest.mark.slow
 @given(subscribed(), st.booleans(), st.integers(1, 100), in_hands, st.randoms(use_true_random=False))
-def test_no_queue_gets_more_than_its_limit_leaves(
+def test_a_queue_is_asked_for_no_more_than_its_limit_leaves(
     subscriptions: list[Subscription], strict: bool, room: int, in_hand: dict[str, int], rng: random.Random
 ) -> None:
     total = asked(wants(subscriptions, strict=strict, room=room, in_hand=in_hand, rng=rng))
@@ -58,7 +58,7 @@ def test_no_queue_gets_more_than_its_limit_leaves(
 
 @pytest.mark.slow
 @given(subscribed(), st.booleans(), st.integers(1, 100), in_hands, st.randoms(use_true_random=False))
-def test_a_queue_that_is_open_can_fill_all_the_room(
+def test_one_queue_can_fill_all_the_room(
     subscriptions: list[Subscription], strict: bool, room: int, in_hand: dict[str, int], rng: random.Random
 ) -> None:
     """If the others are empty nothing is held back for them."""
@@ -71,14 +71,16 @@ def test_a_queue_that_is_open_can_fill_all_the_room(
 
 
 @given(subscribed(), st.integers(1, 100), st.randoms(use_true_random=False))
-def test_strict_means_the_order_given(subscriptions: list[Subscription], room: int, rng: random.Random) -> None:
+def test_strict_queues_are_asked_in_the_order_given(
+    subscriptions: list[Subscription], room: int, rng: random.Random
+) -> None:
     found = wants(subscriptions, strict=True, room=room, in_hand={}, rng=rng)
     assert [want.queue for want in found] == [one.queue for one in subscriptions]
 
 
 @pytest.mark.slow
 @given(subscribed(), st.integers(10, 200), st.randoms(use_true_random=False))
-def test_each_queue_has_a_share_before_the_rest_is_given_out(
+def test_each_queue_gets_its_share_before_the_rest_is_given_out(
     subscriptions: list[Subscription], room: int, rng: random.Random
 ) -> None:
     found = wants(subscriptions, strict=False, room=room, in_hand={}, rng=rng)
@@ -99,7 +101,7 @@ def test_with_room_for_one_the_weights_decide_how_often_each_is_first() -> None:
     assert 0.87 < first["heavy"] / 4000 < 0.93
 
 
-def test_a_limit_of_every_queue_counts_all_of_them() -> None:
+def test_a_limit_of_every_queue_counts_jobs_of_all_queues() -> None:
     star = [Subscription(EVERY_QUEUE, concurrency=3)]
     assert wants(star, strict=False, room=10, in_hand={"a": 1, "b": 1}, rng=random.Random()) == [Want("*", 1)]
     assert wants(star, strict=False, room=10, in_hand={"a": 2, "b": 1}, rng=random.Random()) == []
@@ -116,7 +118,7 @@ def measured(prefetch: Prefetch, rate: float, seconds: float, start: float = 0.0
     return now
 
 
-def test_nothing_is_claimed_ahead_before_anything_is_known() -> None:
+def test_nothing_is_claimed_ahead_before_the_rate_is_known() -> None:
     assert Prefetch(1000).ahead == 0
 
 
@@ -126,13 +128,13 @@ def test_quick_jobs_are_claimed_ahead_for_a_moment() -> None:
     assert prefetch.ahead == pytest.approx(10_000 * PREFETCH_SECONDS, rel=0.1)
 
 
-def test_what_was_measured_first_counts_at_once() -> None:
+def test_the_first_measurement_counts_fully() -> None:
     prefetch = Prefetch(2000)
     measured(prefetch, 10_000, 0.06)
     assert prefetch.ahead == pytest.approx(10_000 * PREFETCH_SECONDS, rel=0.25)
 
 
-def test_it_adapts_when_jobs_become_slow() -> None:
+def test_fewer_jobs_are_claimed_ahead_when_jobs_become_slow() -> None:
     prefetch = Prefetch(1000)
     now = measured(prefetch, 10_000, 2)
     for second in range(1, 20):
@@ -155,7 +157,7 @@ def test_an_overestimate_is_forgotten_at_once() -> None:
 
 
 @given(st.integers(0, 50), st.lists(st.tuples(st.integers(0, 10_000), st.floats(0, 10)), max_size=50))
-def test_it_keeps_within_its_bounds(most: int, steps: list[tuple[int, float]]) -> None:
+def test_prefetch_stays_within_its_bounds(most: int, steps: list[tuple[int, float]]) -> None:
     prefetch, now = Prefetch(most), 0.0
     for number, seconds in steps:
         now += seconds
@@ -177,7 +179,7 @@ def busy(now: float = NOW) -> SoloTurns:
     return turns
 
 
-def test_without_suspects_there_are_no_turns() -> None:
+def test_without_suspects_there_are_no_solo_turns() -> None:
     turns = busy()
     turns.noticed(False, NOW)
     assert turns.due_in(NOW + 60, idle=True) is None
@@ -191,13 +193,13 @@ def test_an_idle_worker_runs_suspects_at_once() -> None:
     assert turns.due_in(NOW + 5, idle=True) == 0
 
 
-def test_a_busy_worker_leaves_them_to_idle_ones_at_first() -> None:
+def test_a_busy_worker_first_leaves_suspects_to_idle_ones() -> None:
     turns = busy()
     assert turns.due_in(NOW, idle=False) == SoloTurns.HOLD_BACK
     assert turns.due_in(NOW + SoloTurns.HOLD_BACK, idle=False) == 0
 
 
-def test_after_a_turn_the_others_have_four_times_as_long() -> None:
+def test_after_a_solo_turn_other_jobs_run_four_times_as_long() -> None:
     turns, now = busy(), NOW + SoloTurns.HOLD_BACK
     turns.ended(now, now + 0.1, alone=True)
     turns.others_came(now + 0.1)
@@ -213,7 +215,7 @@ def test_suspects_that_have_waited_for_long_get_half_of_the_time() -> None:
     assert turns.due_in(now + 2, idle=False) == pytest.approx(2)
 
 
-def test_turns_wait_longer_while_the_worker_is_never_idle() -> None:
+def test_solo_turns_wait_longer_while_the_worker_is_never_idle() -> None:
     turns, patience = busy(), []
     for _ in range(12):
         patience.append(turns.patience)
@@ -224,7 +226,7 @@ def test_turns_wait_longer_while_the_worker_is_never_idle() -> None:
     assert turns.patience == SoloTurns.FIRST_PATIENCE
 
 
-def test_a_worker_that_runs_a_long_job_does_not_stop_claiming_although_nothing_new_comes() -> None:
+def test_a_turn_that_found_the_worker_busy_is_followed_by_a_pause() -> None:
     turns = busy()
     turns.ended(NOW + 10, NOW + 11, alone=False)
     assert turns.due_in(NOW + 11, idle=False) == pytest.approx(4)
@@ -259,7 +261,7 @@ def app() -> Mainspring:
 
 
 @pytest.mark.slow
-async def test_no_more_jobs_at_once_than_the_worker_may(app: Mainspring) -> None:
+async def test_the_concurrency_of_the_worker_is_not_exceeded(app: Mainspring) -> None:
     gauge = Gauge()
 
     @app.task()
@@ -272,7 +274,7 @@ async def test_no_more_jobs_at_once_than_the_worker_may(app: Mainspring) -> None
 
 
 @pytest.mark.slow
-async def test_no_more_jobs_of_a_queue_at_once_than_it_may_and_no_waiting_in_between(
+async def test_the_concurrency_of_a_queue_is_used_fully_and_not_exceeded(
     app: Mainspring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gauge = Gauge()
@@ -305,7 +307,7 @@ async def test_a_limit_of_every_queue_holds_across_them(app: Mainspring) -> None
 
 
 @pytest.mark.slow
-async def test_only_from_its_queues(app: Mainspring) -> None:
+async def test_a_worker_claims_only_from_its_queues(app: Mainspring) -> None:
     @app.task()
     async def work() -> None: ...
 
@@ -337,7 +339,7 @@ async def test_strict_order_empties_the_first_queue_first(app: Mainspring) -> No
 
 
 @pytest.mark.slow
-async def test_weights_share_the_worker(app: Mainspring) -> None:
+async def test_queues_share_the_worker_by_weight(app: Mainspring) -> None:
     ran = await order_of(app, 200, queues={"a": 4, "b": 1})
     first = Counter(ran[:200])
     assert 0.7 < first["a"] / 200 < 0.9
@@ -345,9 +347,7 @@ async def test_weights_share_the_worker(app: Mainspring) -> None:
 
 
 @pytest.mark.slow
-async def test_a_job_starts_at_once_when_enqueued_and_on_time_when_planned(
-    app: Mainspring, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_job_starts_at_once_or_at_its_time(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
     """How soon that is on a machine that has nothing else to do, the benchmarks tell."""
     monkeypatch.setattr(outage, "LONGEST_SLEEP", NEVER)
 
@@ -362,7 +362,7 @@ async def test_a_job_starts_at_once_when_enqueued_and_on_time_when_planned(
 
 
 @pytest.mark.slow
-async def test_idle_workers_do_not_ask_all_the_time() -> None:
+async def test_idle_workers_rarely_claim() -> None:
     class Counting(MemoryStore):
         claims = 0
 
@@ -405,7 +405,7 @@ async def test_quick_jobs_are_claimed_ahead_and_slow_ones_are_not(app: Mainsprin
 
 
 @pytest.mark.slow
-async def test_what_was_claimed_ahead_and_does_not_start_is_handed_back(
+async def test_jobs_claimed_ahead_that_cannot_start_are_handed_back(
     app: Mainspring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(intake, "MAX_BUFFER_WAIT", 0.05)
@@ -428,7 +428,7 @@ async def test_what_was_claimed_ahead_and_does_not_start_is_handed_back(
 
 
 @pytest.mark.slow
-async def test_all_slots_are_used_again_after_everything_that_can_happen_to_jobs(app: Mainspring) -> None:
+async def test_all_slots_are_used_again_however_jobs_end(app: Mainspring) -> None:
     """Whatever way runs end: no slot leaks."""
 
     @app.task(max_attempts=1, timeout=0.02)
@@ -474,7 +474,7 @@ class SlowToWrite(MemoryStore):
 
 
 @pytest.mark.slow
-async def test_no_more_is_run_than_the_store_can_be_told_of() -> None:
+async def test_the_worker_claims_no_more_while_many_outcomes_are_unwritten() -> None:
     store = SlowToWrite()
     app, ran = Mainspring(store), 0
 
@@ -505,9 +505,7 @@ async def make_suspect(app: Mainspring, job_id: str, crashes: int = 1) -> None:
 
 
 @pytest.mark.slow
-async def test_nothing_runs_beside_a_suspect_and_all_get_their_turn(
-    app: Mainspring, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_suspects_run_alone_and_all_get_a_turn(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake.SoloTurns, "HOLD_BACK", 0.02)
     monkeypatch.setattr(intake.SoloTurns, "TURN_LENGTH", 0.0)  # one suspect per turn
     now: set[str] = set()
@@ -539,7 +537,7 @@ async def test_nothing_runs_beside_a_suspect_and_all_get_their_turn(
 
 
 @pytest.mark.slow
-async def test_a_suspect_that_is_the_last_of_its_kind_still_runs_alone(app: Mainspring) -> None:
+async def test_nothing_is_claimed_while_the_last_suspect_runs(app: Mainspring) -> None:
     gate = asyncio.Event()
     began: list[str] = []
 
@@ -623,7 +621,7 @@ async def test_the_jobs_of_a_dead_worker_are_taken_over() -> None:
 
 
 @pytest.mark.slow
-async def test_three_dead_workers_are_enough() -> None:
+async def test_a_job_that_killed_three_workers_is_a_dead_letter() -> None:
     app = new_app(lease=0.1)
     dead = record(app, JobDeadLettered)
 

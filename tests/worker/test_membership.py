@@ -59,7 +59,7 @@ def beating(
     return heartbeat
 
 
-async def test_it_beats_from_a_thread_of_its_own_and_is_heard_on_this_one() -> None:
+async def test_heartbeats_are_sent_by_a_thread_and_answered_on_the_worker_s_loop() -> None:
     heard: list[tuple[Any, Any, int]] = []
     store = FakeStore()
     heartbeat = beating(store, 0.01, lambda pulse, asked: heard.append((pulse, asked, threading.get_ident())))
@@ -70,7 +70,7 @@ async def test_it_beats_from_a_thread_of_its_own_and_is_heard_on_this_one() -> N
     assert heard[0] == (Pulse(lost=frozenset({"j"})), {"j": 1}, threading.get_ident())
 
 
-async def test_a_poke_is_answered_at_once() -> None:
+async def test_a_poke_sends_a_heartbeat_at_once() -> None:
     store = FakeStore()
     heartbeat = beating(store, 3600)
     for number in range(1, 4):
@@ -80,7 +80,7 @@ async def test_a_poke_is_answered_at_once() -> None:
     await heartbeat.stop()
 
 
-async def test_it_goes_on_after_errors() -> None:
+async def test_heartbeats_go_on_after_errors() -> None:
     store = FakeStore()
     store.error = StoreBusy()
     heartbeat = beating(store, 0.01)
@@ -88,14 +88,14 @@ async def test_it_goes_on_after_errors() -> None:
     await heartbeat.stop()
 
 
-async def test_it_can_be_stopped_at_any_moment_and_poked_after_that() -> None:
+async def test_the_heartbeat_can_be_stopped_at_any_moment_and_poked_after_that() -> None:
     for _ in range(20):
         heartbeat = beating(FakeStore(), 3600)
         await asyncio.wait_for(heartbeat.stop(), 5)
         heartbeat.poke()
 
 
-async def test_a_store_that_says_nothing_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_does_not_answer_is_reported_as_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a server that was stopped: the connection stands, and nobody answers."""
     monkeypatch.setattr(membership, "SILENCE_TIMEOUT", 0.01)
     contact, store = FakeContact(), FakeStore()
@@ -117,7 +117,7 @@ async def test_a_recent_answer_confirms_the_claims_at_once() -> None:
     await heartbeat.stop()
 
 
-async def test_after_a_pause_longer_than_the_lease_a_heartbeat_is_sent_and_heard_first(
+async def test_after_a_pause_longer_than_the_lease_claims_are_confirmed_by_a_heartbeat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store, heard = FakeStore(), list[Any]()

@@ -58,7 +58,7 @@ def warnings(log: Any) -> list[tuple[str, float]]:
     return [(line["loop"], line["gone_for"]) for line in fields_of(log, "store_unavailable")]
 
 
-def test_it_is_told_of_at_growing_intervals(outage: Outage, watch: Watch, log: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_logged_at_growing_intervals(outage: Outage, watch: Watch, log: pytest.LogCaptureFixture) -> None:
     for second in range(4000):
         watch.now = float(second)
         outage.failed("claim", StoreUnavailable())
@@ -68,19 +68,21 @@ def test_it_is_told_of_at_growing_intervals(outage: Outage, watch: Watch, log: p
     assert pauses[-1] == LONGEST_REMINDER
 
 
-def test_of_several_loops_the_first_is_told_of(outage: Outage, log: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_logged_for_the_first_of_several_loops(outage: Outage, log: pytest.LogCaptureFixture) -> None:
     for loop in ("heartbeat", "claim", "maintenance", "heartbeat"):
         outage.failed(loop, StoreUnavailable())
     assert warnings(log) == [("heartbeat", 0.0)]
 
 
-def test_another_kind_of_error_is_news(outage: Outage, log: pytest.LogCaptureFixture) -> None:
+def test_another_kind_of_error_is_logged_at_once(outage: Outage, log: pytest.LogCaptureFixture) -> None:
     for error in (StoreVanished("gone"), StoreFull("full"), StoreVanished("gone"), StoreFull("full")):
         outage.failed("claim", error)
     assert [line["error"] for line in fields_of(log, "store_unavailable")] == ["StoreVanished: gone", "StoreFull: full"]
 
 
-def test_the_end_is_told_of_when_all_are_back(outage: Outage, watch: Watch, log: pytest.LogCaptureFixture) -> None:
+def test_the_end_is_logged_when_all_loops_have_reached_the_store(
+    outage: Outage, watch: Watch, log: pytest.LogCaptureFixture
+) -> None:
     outage.failed("claim", StoreUnavailable())
     watch.now = 3.0
     outage.failed("heartbeat", StoreUnavailable())
@@ -94,7 +96,7 @@ def test_the_end_is_told_of_when_all_are_back(outage: Outage, watch: Watch, log:
     assert fields_of(log, "store_back") == [{"worker": "w", "gone_for": 4.0, "failures": 2}]
 
 
-def test_one_that_fails_again_meanwhile_shows_that_it_was_not_over(
+def test_an_outage_goes_on_if_a_loop_fails_again_before_its_end(
     outage: Outage, watch: Watch, log: pytest.LogCaptureFixture
 ) -> None:
     outage.failed("claim", StoreUnavailable())
@@ -108,7 +110,7 @@ def test_one_that_fails_again_meanwhile_shows_that_it_was_not_over(
     assert fields_of(log, "store_back") == [{"worker": "w", "gone_for": 5.0, "failures": 3}]
 
 
-def test_the_next_one_is_told_of_anew(outage: Outage, watch: Watch, log: pytest.LogCaptureFixture) -> None:
+def test_the_next_outage_is_logged_anew(outage: Outage, watch: Watch, log: pytest.LogCaptureFixture) -> None:
     for second in (0.0, 1.0):
         watch.now = second
         outage.failed("claim", StoreUnavailable())
@@ -132,7 +134,7 @@ async def test_the_contact_is_told_of_each_failure_and_of_the_end() -> None:
 # -- loops ----------------------------------------------------------------------------------------
 
 
-async def test_backoff_doubles_up_to_its_most_and_begins_anew() -> None:
+async def test_backoff_doubles_up_to_its_maximum_and_can_be_reset() -> None:
     backoff, waits = Backoff(first=0.001, most=0.004), []
     for _ in range(4):
         waits.append(backoff.next)
@@ -187,7 +189,7 @@ def app(store: FaultyStore) -> Mainspring:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [StoreFull(), StoreBusy(), StoreVanished()], ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize("method", ["claim", "ack", "heartbeat", "reap", "report"])
-async def test_one_method_fails_for_a_while(
+async def test_a_worker_survives_failures_of_one_store_method(
     app: Mainspring, store: FaultyStore, method: str, fault: StoreError
 ) -> None:
     runs: list[int] = []
@@ -227,7 +229,7 @@ async def report_until(app: Mainspring, store: FaultyStore) -> None:
 
 
 @pytest.mark.slow
-async def test_everything_fails_for_a_while(app: Mainspring, store: FaultyStore) -> None:
+async def test_a_worker_survives_failures_of_the_whole_store(app: Mainspring, store: FaultyStore) -> None:
     @app.task(retry=Retry.fixed(0, max_attempts=5))
     async def work(ctx: Context, n: int) -> int:
         await asyncio.sleep(0.01)
@@ -248,7 +250,7 @@ async def test_everything_fails_for_a_while(app: Mainspring, store: FaultyStore)
 
 
 @pytest.mark.slow
-async def test_an_outage_is_told_of_once_however_many_loops_meet_it(
+async def test_an_outage_is_logged_once_however_many_loops_meet_it(
     app: Mainspring, store: FaultyStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="mainspring")
@@ -270,7 +272,7 @@ async def test_an_outage_is_told_of_once_however_many_loops_meet_it(
 
 
 @pytest.mark.slow
-async def test_an_outage_is_an_event_and_so_is_its_end(app: Mainspring, store: FaultyStore) -> None:
+async def test_events_tell_of_an_outage_and_of_its_end(app: Mainspring, store: FaultyStore) -> None:
     events = record(app, StoreLost, StoreBack)
     async with working(app):
         store.fail("heartbeat", "reap", fault=StoreFull("no room"))
@@ -288,7 +290,7 @@ async def test_an_outage_is_an_event_and_so_is_its_end(app: Mainspring, store: F
 
 
 @pytest.mark.slow
-async def test_a_worker_that_is_gone_knows_no_more_of_it(app: Mainspring, store: FaultyStore) -> None:
+async def test_health_forgets_the_outage_of_a_worker_that_has_left(app: Mainspring, store: FaultyStore) -> None:
     async with working(app):
         store.fail("heartbeat", fault=StoreVanished())
         await eventually(lambda: store.failed["heartbeat"])
@@ -304,7 +306,9 @@ async def test_a_worker_that_is_gone_knows_no_more_of_it(app: Mainspring, store:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["open", "join"])
-async def test_it_waits_for_a_store_that_is_not_there_yet(app: Mainspring, store: FaultyStore, method: str) -> None:
+async def test_a_worker_waits_for_a_store_that_is_not_there_yet(
+    app: Mainspring, store: FaultyStore, method: str
+) -> None:
     @app.task()
     async def work() -> str:
         return "done"
@@ -320,7 +324,7 @@ async def test_it_waits_for_a_store_that_is_not_there_yet(app: Mainspring, store
 
 
 @pytest.mark.slow
-async def test_a_call_that_is_cancelled_underneath_ends_no_loop(app: Mainspring, store: FaultyStore) -> None:
+async def test_a_cancelled_store_call_does_not_end_a_loop(app: Mainspring, store: FaultyStore) -> None:
     @app.task()
     async def work() -> str:
         return "done"
@@ -335,7 +339,7 @@ async def test_a_call_that_is_cancelled_underneath_ends_no_loop(app: Mainspring,
 
 
 @pytest.mark.slow
-async def test_a_dead_heartbeat_does_not_stop_the_work(
+async def test_jobs_run_on_while_heartbeats_fail(
     app: Mainspring, store: FaultyStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     @app.task()
@@ -375,7 +379,9 @@ async def test_progress_is_written_when_the_store_is_back(app: Mainspring, store
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ack", ["grouped", "sync"])
-async def test_an_outcome_that_no_store_takes_harms_no_other(app: Mainspring, store: FaultyStore, ack: Any) -> None:
+async def test_an_outcome_that_cannot_be_written_does_not_block_others(
+    app: Mainspring, store: FaultyStore, ack: Any
+) -> None:
     real = store.ack
 
     async def refusing(outcomes: Any) -> Any:

@@ -84,7 +84,7 @@ async def test_children_log_from_the_level_of_their_parent_on(
 
 
 @pytest.mark.slow
-async def test_what_children_do_and_give_back(app: Mainspring) -> None:
+async def test_jobs_run_in_reused_children_and_return_typed_results(app: Mainspring) -> None:
     async with working(app, child_processes=1) as worker:
         first = await (await children.pid.enqueue()).result(15)
         assert first != os.getpid()
@@ -106,7 +106,7 @@ async def test_what_children_do_and_give_back(app: Mainspring) -> None:
 
 
 @pytest.mark.slow
-async def test_what_a_child_can_never_do_is_not_tried_again(app: Mainspring) -> None:
+async def test_calls_that_a_child_does_not_support_make_a_dead_letter(app: Mainspring) -> None:
     async with working(app, child_processes=1):
         for call in ("step", "sleep", "transaction"):
             job, why = await failure(app, (await children.lasts.enqueue(call=call)).id)
@@ -114,7 +114,7 @@ async def test_what_a_child_can_never_do_is_not_tried_again(app: Mainspring) -> 
 
 
 @pytest.mark.slow
-async def test_progress_comes_through(app: Mainspring, tmp_path: Path) -> None:
+async def test_progress_of_a_child_is_written(app: Mainspring, tmp_path: Path) -> None:
     async def half() -> bool:
         progress = (await job.get()).progress
         return progress is not None and (progress.fraction, progress.note) == (0.5, "half")
@@ -127,7 +127,7 @@ async def test_progress_comes_through(app: Mainspring, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_errors_keep_their_kind_their_words_and_their_traceback(app: Mainspring) -> None:
+async def test_errors_of_a_child_keep_type_message_and_traceback(app: Mainspring) -> None:
     async with working(app, child_processes=1):
         job, told = await failure(app, (await children.fails.enqueue(kind="value")).id)
         assert (job.attempts, told.type, told.message) == (3, "ValueError", "wrong\\udce9")
@@ -151,7 +151,7 @@ async def test_errors_keep_their_kind_their_words_and_their_traceback(app: Mains
 
 
 @pytest.mark.slow
-async def test_signals_come_through(app: Mainspring) -> None:
+async def test_snooze_cancel_and_discard_work_in_a_child(app: Mainspring) -> None:
     async with working(app, child_processes=1):
         snoozed = await children.signals.enqueue(kind="snooze")
         cancelled = await children.signals.enqueue(kind="cancel")
@@ -166,7 +166,7 @@ async def test_signals_come_through(app: Mainspring) -> None:
 
 
 @pytest.mark.slow
-async def test_a_child_that_dies_is_a_crash_and_the_third_is_the_last(app: Mainspring) -> None:
+async def test_a_job_that_kills_three_children_is_a_dead_letter(app: Mainspring) -> None:
     retrying, dead = record(app, JobRetrying), record(app, JobDeadLettered)
     async with working(app, child_processes=1):
         job, last = await failure(app, (await children.dies.enqueue(how="kill")).id)
@@ -180,7 +180,7 @@ async def test_a_child_that_dies_is_a_crash_and_the_third_is_the_last(app: Mains
 
 @pytest.mark.slow
 @pytest.mark.parametrize("deaf", [False, True])
-async def test_a_timeout_ends_the_process(
+async def test_a_timeout_ends_the_child_process(
     app: Mainspring, tmp_path: Path, deaf: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mainspring.worker.processes.TERMINATE_TIMEOUT", 0.1)
@@ -195,7 +195,7 @@ async def test_a_timeout_ends_the_process(
 
 
 @pytest.mark.slow
-async def test_a_cancelled_job_is_ended_also_while_it_waits_for_a_child(app: Mainspring, tmp_path: Path) -> None:
+async def test_a_job_can_be_cancelled_while_it_waits_for_a_child(app: Mainspring, tmp_path: Path) -> None:
     async with working(app, child_processes=1):
         running = await children.hangs.enqueue(note=str(tmp_path / "pid"))
         pid = await pid_in(tmp_path / "pid")
@@ -208,7 +208,7 @@ async def test_a_cancelled_job_is_ended_also_while_it_waits_for_a_child(app: Mai
 
 
 @pytest.mark.slow
-async def test_the_stop_of_the_worker_ends_children_and_hands_back(app: Mainspring, tmp_path: Path) -> None:
+async def test_a_stopping_worker_ends_children_and_hands_their_jobs_back(app: Mainspring, tmp_path: Path) -> None:
     async with working(app, child_processes=1, grace=0.05) as worker:
         jobs = [await children.hangs.enqueue(note=str(tmp_path / "pid")), await children.pid.enqueue()]
         pid = await pid_in(tmp_path / "pid")
@@ -285,13 +285,13 @@ def answer(error: BaseException) -> dict[str, Any]:
         (StopIteration(), StopIteration),
     ],
 )
-def test_told_errors_are_of_the_nearest_known_kind(error: BaseException, kind: type[BaseException]) -> None:
+def test_an_error_of_a_child_gets_the_nearest_class_known_here(error: BaseException, kind: type[BaseException]) -> None:
     told = error_from(answer(error))
     assert type(told) is kind
     assert told.mainspring_failure == Failure(type(error).__name__, str(error), "there")  # type: ignore[attr-defined]
 
 
-def test_a_kind_that_is_not_known_here_is_its_parent() -> None:
+def test_an_unknown_error_class_is_replaced_by_its_base_class() -> None:
     data = answer(OSError("gone"))
     data["kinds"].insert(0, ("some.library", "ConnectionError"))  # named like a built-in, but none
     assert type(error_from(data)) is OSError
@@ -322,7 +322,7 @@ def test_a_task_must_be_at_the_top_of_its_module() -> None:
     assert "must be defined at the top of module" in told["message"]
 
 
-def test_the_childs_answers() -> None:
+def test_the_messages_of_a_child() -> None:
     assert perform("next_day", '{"day": "2026-01-31"}')["result"] == '"2026-02-01"'
     assert perform("pid_of_coroutine", "{}")["result"] == str(os.getpid())
     assert perform("signals", '{"kind": "snooze"}') == {"wish": "Snooze", "reason": "later", "delay": 3600.0}

@@ -26,7 +26,7 @@ def app() -> Mainspring:
     return new_app()
 
 
-async def test_a_jobs_life_in_events(app: Mainspring) -> None:
+async def test_events_of_a_job_from_its_creation_to_its_end(app: Mainspring) -> None:
     events = record(app, Event)
 
     @app.task(retry=Retry.fixed(0, max_attempts=3))
@@ -75,7 +75,9 @@ async def test_a_jobs_life_in_events(app: Mainspring) -> None:
     ],
     ids=["snooze", "cancel", "discard", "error"],
 )
-async def test_other_ends(app: Mainspring, wish: Exception, name: str, fields: dict[str, Any]) -> None:
+async def test_events_of_jobs_that_do_not_complete(
+    app: Mainspring, wish: Exception, name: str, fields: dict[str, Any]
+) -> None:
     events = record(app, Event)
 
     @app.task(retry=Retry.fixed(9))
@@ -88,7 +90,7 @@ async def test_other_ends(app: Mainspring, wish: Exception, name: str, fields: d
     assert {key: getattr(found[0], key) for key in fields} == fields
 
 
-async def test_halted_and_resumed_and_heartbeats_go_on(app: Mainspring) -> None:
+async def test_events_of_a_halt_and_its_end_while_heartbeats_go_on(app: Mainspring) -> None:
     events = record(app, Event)
 
     @app.task()
@@ -111,7 +113,7 @@ async def test_halted_and_resumed_and_heartbeats_go_on(app: Mainspring) -> None:
     assert "Resumed" in {type(event).__name__ for event in events}
 
 
-async def test_what_runs_when_the_halt_comes_is_finished(app: Mainspring) -> None:
+async def test_a_job_that_runs_during_a_halt_finishes(app: Mainspring) -> None:
     gate = asyncio.Event()
 
     @app.task()
@@ -152,7 +154,7 @@ async def test_events_come_after_the_store_has_confirmed() -> None:
         await eventually(lambda: events)
 
 
-async def test_a_subscriber_that_fails_harms_nothing(app: Mainspring) -> None:
+async def test_jobs_complete_although_a_subscriber_raises(app: Mainspring) -> None:
     @app.on(JobStarted, JobCompleted)
     async def bad(event: Event) -> None:
         raise RuntimeError
@@ -189,7 +191,9 @@ async def test_log_lines_say_which_job_and_how_long(app: Mainspring, caplog: pyt
     assert lines[1]["error"] == "OSError: down"
 
 
-async def test_a_job_that_never_began_took_no_time(app: Mainspring, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_job_that_never_started_has_a_duration_of_zero(
+    app: Mainspring, caplog: pytest.LogCaptureFixture
+) -> None:
     gate = asyncio.Event()
 
     @app.task()
@@ -210,7 +214,9 @@ async def test_a_job_that_never_began_took_no_time(app: Mainspring, caplog: pyte
 # -- on SQLite ------------------------------------------------------------------------------------
 
 
-async def test_a_handler_that_raises_after_its_commit_is_done(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_job_whose_handler_raises_after_its_commit_is_completed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
     events = record(app, JobCompleted, JobRetrying)
 
@@ -230,7 +236,7 @@ async def test_a_handler_that_raises_after_its_commit_is_done(tmp_path: Path, ca
 
 
 @pytest.mark.parametrize(("given", "told"), [(UNSET, True), ("written", False)])
-async def test_a_value_returned_after_the_commit_is_told_of(
+async def test_a_value_returned_after_the_commit_is_logged_as_not_stored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, given: object, told: bool
 ) -> None:
     app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
@@ -249,7 +255,7 @@ async def test_a_value_returned_after_the_commit_is_told_of(
 
 
 @pytest.mark.parametrize("call", ["set_result", "follow_up"])
-async def test_what_would_be_lost_after_the_commit_is_refused(tmp_path: Path, call: str) -> None:
+async def test_calls_whose_effect_would_be_lost_after_the_commit_are_refused(tmp_path: Path, call: str) -> None:
     app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
     refused: list[UnsupportedCall] = []
 
@@ -284,7 +290,7 @@ async def test_a_second_transaction_does_not_undo_the_first(tmp_path: Path) -> N
     assert job.status is Status.COMPLETED
 
 
-async def test_words_that_are_no_utf8_can_be_stored(tmp_path: Path) -> None:
+async def test_reasons_that_are_not_utf8_are_stored_escaped(tmp_path: Path) -> None:
     app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
 
     @app.task(max_attempts=1)
@@ -304,7 +310,7 @@ async def test_words_that_are_no_utf8_can_be_stored(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_database_that_vanishes_for_a_while(tmp_path: Path) -> None:
+async def test_a_worker_goes_on_after_its_database_file_was_away(tmp_path: Path) -> None:
     app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
 
     @app.task()
@@ -321,7 +327,7 @@ async def test_a_database_that_vanishes_for_a_while(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stop", list(Stop))
-def test_what_its_own_transaction_ends_is_not_stopped_meanwhile(stop: Stop) -> None:
+def test_a_run_is_not_stopped_while_its_transaction_commits(stop: Stop) -> None:
     run = Run(Context.detached()._claim, cast("Task[..., Any, Any]", None), 0)
     run.context = Context.detached()
     run.context.effects.committing = True
@@ -329,7 +335,7 @@ def test_what_its_own_transaction_ends_is_not_stopped_meanwhile(stop: Stop) -> N
     assert run.stop is None
 
 
-def test_what_its_own_transaction_ended_is_not_lost() -> None:
+def test_a_run_whose_transaction_committed_does_not_count_as_lost() -> None:
     run = Run(Context.detached()._claim, cast("Task[..., Any, Any]", None), 0)
     run.context = Context.detached()
     run.context.effects.committed = True

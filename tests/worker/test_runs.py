@@ -64,7 +64,9 @@ async def test_a_run_whose_claim_was_lost_is_cancelled_and_writes_nothing(
         assert (await job.get()).status is Status.RUNNING
 
 
-async def test_a_zombie_that_finishes_is_told_so(app: Mainspring, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_outcome_of_a_lost_claim_is_logged_and_not_written(
+    app: Mainspring, caplog: pytest.LogCaptureFixture
+) -> None:
     gate = threading.Event()
 
     @app.task()
@@ -82,7 +84,7 @@ async def test_a_zombie_that_finishes_is_told_so(app: Mainspring, caplog: pytest
     assert (lines[0]["job_id"], lines[0]["move"]) == (job.id, Move.DONE)
 
 
-async def test_a_job_that_came_back_to_the_same_worker_is_not_let_go_by_its_zombie(app: Mainspring) -> None:
+async def test_an_older_run_of_a_job_does_not_release_the_newer_one(app: Mainspring) -> None:
     gates = [threading.Event(), threading.Event()]
     runs: list[int] = []
 
@@ -105,7 +107,7 @@ async def test_a_job_that_came_back_to_the_same_worker_is_not_let_go_by_its_zomb
         assert await job.result(10) == 1
 
 
-async def test_an_answer_about_an_older_claim_does_not_end_the_newer_one(app: Mainspring) -> None:
+async def test_a_heartbeat_answer_about_an_older_claim_does_not_end_the_newer_one(app: Mainspring) -> None:
     """A heartbeat may be on its way while its job ends, is retried at once and claimed again."""
     gate = asyncio.Event()
 

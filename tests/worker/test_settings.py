@@ -11,14 +11,14 @@ from mainspring.worker import Subscription, Worker, WorkerOptions, WorkerSetting
 from mainspring.worker.settings import new_worker_id, subscriptions
 
 
-def test_the_forms_in_which_queues_are_given() -> None:
+def test_queues_can_be_given_as_text_list_or_weights() -> None:
     assert subscriptions("*") == (Subscription("*"),)
     assert subscriptions(["mail", "default"]) == (Subscription("mail"), Subscription("default"))
     assert subscriptions({"mail": 3, "default": 1}) == (Subscription("mail", 3), Subscription("default", 1))
     assert subscriptions([Subscription("mail", 2, 5)]) == (Subscription("mail", 2, 5),)
 
 
-def test_limits_are_per_queue() -> None:
+def test_queue_concurrency_is_set_per_queue() -> None:
     assert subscriptions(["mail", "default"], {"mail": 4}) == (Subscription("mail", 1, 4), Subscription("default"))
 
 
@@ -35,12 +35,12 @@ def test_limits_are_per_queue() -> None:
         (["mail"], {"mail": 0}, "at least 1"),
     ],
 )
-def test_what_is_refused(queues: Any, limits: dict[str, int] | None, told: str) -> None:
+def test_contradictory_queues_are_refused(queues: Any, limits: dict[str, int] | None, told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         subscriptions(queues, limits)
 
 
-def test_every_queue_may_stand_behind_others_and_may_have_a_limit_itself() -> None:
+def test_every_queue_can_follow_others_and_have_its_own_concurrency() -> None:
     assert len(subscriptions(["urgent", "*"])) == 2
     assert subscriptions("*", {"*": 7}) == (Subscription("*", 1, 7),)
 
@@ -58,17 +58,17 @@ def test_every_queue_may_stand_behind_others_and_may_have_a_limit_itself() -> No
         {"queues": (Subscription("a"), Subscription("a"))},
     ],
 )
-def test_settings_that_cannot_work(fields: dict[str, Any]) -> None:
+def test_settings_out_of_range_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         WorkerSettings(**fields)
 
 
-def test_every_worker_has_an_id_of_its_own() -> None:
+def test_worker_ids_are_unique() -> None:
     assert new_worker_id() != new_worker_id()
     assert str(os.getpid()) in new_worker_id()
 
 
-def test_a_worker_takes_settings_or_single_values() -> None:
+def test_a_worker_takes_a_settings_object_or_options() -> None:
     app = Mainspring("memory://")
     assert Worker(app, WorkerSettings(concurrency=7)).settings.concurrency == 7
     worker = Worker(app, queues={"mail": 2, "default": 1}, queue_concurrency={"mail": 3}, strict=True)
@@ -78,11 +78,11 @@ def test_a_worker_takes_settings_or_single_values() -> None:
         Worker(app, colour="red")  # type: ignore[call-arg]
 
 
-def test_the_options_are_the_settings() -> None:
+def test_options_and_settings_have_the_same_names() -> None:
     assert WorkerOptions.__annotations__.keys() == {*WorkerSettings.__dataclass_fields__, "queue_concurrency"}
 
 
 @pytest.mark.parametrize("fields", [{"concurrency": 9}, {"queues": ["mail"]}, {"queue_concurrency": {"*": 2}}])
-def test_settings_beside_single_values_are_refused(fields: dict[str, Any]) -> None:
+def test_settings_and_options_together_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=f"give settings or {next(iter(fields))}, not both"):
         Worker(Mainspring("memory://"), WorkerSettings(), **fields)

@@ -65,7 +65,7 @@ async def stuck_in(worker: Worker, slots: int) -> bool:
     return (await info_of(worker)).stuck == slots
 
 
-async def test_a_thread_that_ignores_its_timeout_is_shown_everywhere(
+async def test_a_thread_that_ignores_its_timeout_is_reported_everywhere(
     app: Mainspring, gate: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     beats = record(app, WorkerHeartbeat)
@@ -97,7 +97,9 @@ async def test_a_thread_that_ignores_its_timeout_is_shown_everywhere(
         assert (await app.health()).state is State.OK
 
 
-async def test_a_coroutine_that_swallows_its_cancellation(app: Mainspring, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_coroutine_that_swallows_its_cancellation_is_stuck(
+    app: Mainspring, caplog: pytest.LogCaptureFixture
+) -> None:
     gate = asyncio.Event()
 
     async def swallow() -> None:
@@ -121,7 +123,7 @@ async def test_a_coroutine_that_swallows_its_cancellation(app: Mainspring, caplo
         await eventually(lambda: stuck_in(worker, 0))
 
 
-async def test_a_cancelled_thread_without_a_timeout(
+async def test_a_cancelled_thread_that_goes_on_is_stuck(
     app: Mainspring, gate: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     @app.task()
@@ -157,7 +159,9 @@ async def test_a_thread_that_takes_a_moment_to_stop_is_not_stuck(gate: threading
         await ended(app, job.id)
 
 
-async def test_a_chunk_is_one_slot(app: Mainspring, gate: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stuck_chunk_counts_as_one_slot(
+    app: Mainspring, gate: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
     @app.task(timeout=0.05, max_attempts=1, chunk=Chunk(3, wait=20))
     def hang(numbers: list[int]) -> None:
         del numbers
@@ -196,7 +200,7 @@ async def test_stuck_slots_stay_in_use_even_if_the_worker_gets_the_same_job_agai
         await ended(app, waiting.id)
 
 
-async def test_why_tells_of_some_stuck_slots_after_the_turn(app: Mainspring) -> None:
+async def test_why_also_names_a_worker_with_some_stuck_slots(app: Mainspring) -> None:
     @app.task()
     async def work() -> None: ...
 
@@ -240,7 +244,7 @@ async def test_a_suspect_runs_although_a_slot_is_stuck(app: Mainspring, gate: th
 # -- exiting --------------------------------------------------------------------------------------
 
 
-async def test_it_hands_back_its_jobs_and_exits(
+async def test_a_stuck_worker_hands_back_its_jobs_and_exits(
     app: Mainspring, gate: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     finishing = asyncio.Event()
@@ -273,7 +277,7 @@ async def test_it_hands_back_its_jobs_and_exits(
     assert worker.exit_code == program.EXIT_STUCK
 
 
-async def test_a_signal_while_it_exits_still_leaves_the_grace(app: Mainspring) -> None:
+async def test_a_signal_while_a_stuck_worker_exits_leaves_the_grace(app: Mainspring) -> None:
     worker = Worker(app, exit_when_stuck=0.5)
     worker._begin_stopping()
     worker.stop()
@@ -282,7 +286,7 @@ async def test_a_signal_while_it_exits_still_leaves_the_grace(app: Mainspring) -
     assert worker._stop_now.is_set()
 
 
-async def test_without_the_setting_it_goes_on(app: Mainspring, gate: threading.Event) -> None:
+async def test_a_stuck_worker_goes_on_without_exit_when_stuck(app: Mainspring, gate: threading.Event) -> None:
     @app.task(timeout=0.05, max_attempts=1)
     def hang() -> None:
         gate.wait()
@@ -297,7 +301,7 @@ async def test_without_the_setting_it_goes_on(app: Mainspring, gate: threading.E
 
 
 @pytest.mark.parametrize("share", [0, -0.5, 1.1, float("nan")])
-def test_a_share_that_cannot_be(share: Any) -> None:
+def test_a_share_out_of_range_is_refused(share: Any) -> None:
     with pytest.raises(ConfigurationError, match="share of the slots: give a number above 0 and up to 1"):
         WorkerSettings(exit_when_stuck=share)
 

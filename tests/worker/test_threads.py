@@ -12,7 +12,7 @@ from tests.worker.working import eventually
 name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
 
 
-async def test_values_and_errors_come_back() -> None:
+async def test_values_and_errors_reach_the_caller() -> None:
     threads = Threads()
     assert await threads.run(lambda: 1 + 1) == 2
     with pytest.raises(ZeroDivisionError):
@@ -20,7 +20,7 @@ async def test_values_and_errors_come_back() -> None:
     threads.close()
 
 
-async def test_it_is_another_thread_and_a_daemon() -> None:
+async def test_functions_run_in_daemon_threads() -> None:
     threads = Threads()
     thread = await threads.run(threading.current_thread)
     assert thread is not threading.main_thread()
@@ -35,14 +35,14 @@ async def test_threads_are_reused() -> None:
     threads.close()
 
 
-async def test_as_many_as_are_needed_at_once() -> None:
+async def test_as_many_threads_are_started_as_are_needed_at_once() -> None:
     threads, together = Threads(), threading.Barrier(8, timeout=10)
     await asyncio.gather(*(threads.run(together.wait) for _ in range(8)))
     assert threads._count == 8
     threads.close()
 
 
-async def test_context_variables_go_along_and_stay_there() -> None:
+async def test_context_variables_are_copied_into_the_thread() -> None:
     def change() -> str:
         before = name.get()
         name.set("changed")
@@ -56,7 +56,7 @@ async def test_context_variables_go_along_and_stay_there() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-async def test_not_even_these_end_a_thread(error: type[BaseException]) -> None:
+async def test_base_exceptions_do_not_end_a_thread(error: type[BaseException]) -> None:
     def leave() -> None:
         raise error
 
@@ -69,7 +69,7 @@ async def test_not_even_these_end_a_thread(error: type[BaseException]) -> None:
 
 
 @pytest.mark.parametrize("error", [StopIteration, GeneratorExit])
-async def test_what_a_future_cannot_carry_comes_in_disguise(error: type[BaseException]) -> None:
+async def test_exceptions_that_a_future_refuses_become_runtime_errors(error: type[BaseException]) -> None:
     def leave() -> None:
         raise error
 
@@ -86,7 +86,7 @@ async def test_closed_threads_end() -> None:
     await eventually(lambda: not thread.is_alive())
 
 
-async def test_whoever_does_not_wait_any_more_is_not_disturbed() -> None:
+async def test_a_cancelled_caller_gets_no_result() -> None:
     threads, begin = Threads(), threading.Event()
     future = threads.run(begin.wait)
     future.cancel()

@@ -89,7 +89,7 @@ async def test_jobs_of_a_new_task_wait_for_a_worker_that_knows_it(fleet: tuple[M
 # -- telling --------------------------------------------------------------------------------------
 
 
-async def test_an_unknown_task_is_told_of_once(
+async def test_an_unknown_task_is_reported_once(
     app: Mainspring, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unknown_tasks, "LOOK_EVERY", 0.0)
@@ -108,7 +108,7 @@ async def test_an_unknown_task_is_told_of_once(
     assert line == {"task": "thank", "queue": "mail", "due": 1, "worker": worker.id}
 
 
-async def test_an_unknown_task_is_told_of_again_after_a_worker_knew_it(
+async def test_an_unknown_task_is_reported_again_after_a_worker_knew_it(
     app: Mainspring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unknown_tasks, "LOOK_EVERY", 0.0)
@@ -129,7 +129,7 @@ async def test_an_unknown_task_is_told_of_again_after_a_worker_knew_it(
         await eventually(lambda: len(told) == 2)
 
 
-async def test_a_drain_tells_of_unknown_tasks(app: Mainspring) -> None:
+async def test_drain_reports_unknown_tasks(app: Mainspring) -> None:
     told = record(app, TaskUnknown)
     await app.store.insert([NewJob(JOB, "thank", "{}")])
     assert await app.worker().drain() == 0
@@ -178,7 +178,7 @@ async def test_a_task_that_is_defined_while_the_worker_runs_is_known_from_then_o
     assert "thank" in info.tasks
 
 
-async def test_a_job_whose_task_was_removed_while_it_was_claimed_goes_back_at_once() -> None:
+async def test_a_job_whose_task_was_removed_during_its_claim_is_released() -> None:
     class Late(MemoryStore):
         async def claim(self, *args: Any, **kwargs: Any) -> Any:
             claims = await super().claim(*args, **kwargs)

@@ -38,7 +38,7 @@ def short_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "CANCEL_TIMEOUT", 0.1)
 
 
-async def test_what_runs_is_finished_and_nothing_new_is_claimed(app: Mainspring) -> None:
+async def test_a_stopping_worker_finishes_running_jobs_and_claims_no_more(app: Mainspring) -> None:
     gate = asyncio.Event()
 
     @app.task()
@@ -57,7 +57,7 @@ async def test_what_runs_is_finished_and_nothing_new_is_claimed(app: Mainspring)
     assert (await late.get()).status is Status.PENDING
 
 
-async def test_what_outlasts_the_grace_is_handed_back_without_burning_an_attempt(app: Mainspring) -> None:
+async def test_jobs_that_outlast_the_grace_are_handed_back_without_using_an_attempt(app: Mainspring) -> None:
     events = record(app, JobReleased, WorkerStopped)
 
     @app.task()
@@ -98,7 +98,7 @@ async def test_a_second_stop_does_not_wait_for_the_grace(app: Mainspring) -> Non
     assert (await job.get()).status is Status.PENDING
 
 
-async def test_what_waits_in_the_worker_is_handed_back_at_once(app: Mainspring) -> None:
+async def test_a_stopping_worker_hands_back_jobs_that_have_not_started(app: Mainspring) -> None:
     gate, began = asyncio.Event(), []
 
     @app.task()
@@ -119,7 +119,7 @@ async def test_what_waits_in_the_worker_is_handed_back_at_once(app: Mainspring) 
     assert (await jobs[0].get()).status is Status.COMPLETED
 
 
-async def test_a_claim_on_its_way_at_the_stop_is_handed_back() -> None:
+async def test_jobs_of_a_claim_under_way_at_the_stop_are_handed_back() -> None:
     class Slow(MemoryStore):
         def __init__(self) -> None:
             super().__init__()
@@ -151,7 +151,7 @@ async def test_a_claim_on_its_way_at_the_stop_is_handed_back() -> None:
 
 
 @pytest.mark.usefixtures("short_last_words")
-async def test_what_passes_its_guards_after_the_stop_is_handed_back_at_once(app: Mainspring) -> None:
+async def test_jobs_admitted_after_the_stop_are_handed_back(app: Mainspring) -> None:
     """It would have to wait for others of its chunk, and nobody comes any more."""
     asked, answer = asyncio.Event(), asyncio.Event()
 
@@ -179,7 +179,7 @@ async def test_what_passes_its_guards_after_the_stop_is_handed_back_at_once(app:
     assert worker._abandoned == 0
 
 
-async def test_a_thread_that_does_not_listen_is_abandoned(app: Mainspring, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_thread_that_ignores_the_stop_is_abandoned(app: Mainspring, caplog: pytest.LogCaptureFixture) -> None:
     release, ends = threading.Event(), []
 
     @app.task()
@@ -199,7 +199,7 @@ async def test_a_thread_that_does_not_listen_is_abandoned(app: Mainspring, caplo
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_last_words")
-async def test_a_coroutine_that_will_not_be_cancelled_cannot_hold_the_worker(app: Mainspring) -> None:
+async def test_a_coroutine_that_swallows_its_cancellation_does_not_keep_the_worker(app: Mainspring) -> None:
     release = asyncio.Event()
 
     @app.task()
@@ -217,13 +217,13 @@ async def test_a_coroutine_that_will_not_be_cancelled_cannot_hold_the_worker(app
     release.set()
 
 
-async def test_told_to_stop_before_it_serves(app: Mainspring) -> None:
+async def test_a_worker_can_be_stopped_before_it_serves(app: Mainspring) -> None:
     worker = Worker(app, **QUICK)
     worker.stop()
     await asyncio.wait_for(worker.serve(), DEADLINE)
 
 
-async def test_told_to_stop_while_the_store_is_away() -> None:
+async def test_a_worker_can_be_stopped_while_the_store_is_away() -> None:
     store = FaultyStore()
     store.fail("open", fault=StoreBusy())
     worker = Worker(Mainspring(store), **QUICK)
@@ -233,7 +233,7 @@ async def test_told_to_stop_while_the_store_is_away() -> None:
     await asyncio.wait_for(serving, DEADLINE)
 
 
-async def test_a_wrong_store_is_an_error_at_once() -> None:
+async def test_a_store_that_cannot_be_used_raises_at_once() -> None:
     store = FaultyStore()
     store.fail("open", fault=StoreReadOnly("no"))
     with pytest.raises(StoreReadOnly):
@@ -241,7 +241,7 @@ async def test_a_wrong_store_is_an_error_at_once() -> None:
 
 
 @pytest.mark.parametrize("fault", [StoreBusy(), StoreReadOnly()])
-async def test_a_store_that_is_gone_at_the_end_does_not_hold_the_worker(fault: Exception) -> None:
+async def test_a_store_that_is_away_at_the_end_does_not_keep_the_worker(fault: Exception) -> None:
     store = FaultyStore()
     app = Mainspring(store)
     events = record(app, WorkerStopped)
@@ -251,7 +251,7 @@ async def test_a_store_that_is_gone_at_the_end_does_not_hold_the_worker(fault: E
 
 
 @pytest.mark.usefixtures("short_last_words")
-async def test_a_worker_that_is_cancelled_claims_no_more_and_hands_back(app: Mainspring) -> None:
+async def test_a_cancelled_worker_claims_no_more_and_hands_back_its_jobs(app: Mainspring) -> None:
     began = []
 
     @app.task()
@@ -287,7 +287,7 @@ async def test_stopping_needs_no_thread_of_the_default_executor(url: str, tmp_pa
         await asyncio.gather(*busy)
 
 
-async def test_outcomes_are_written_before_it_leaves(app: Mainspring) -> None:
+async def test_outcomes_are_written_before_the_worker_leaves(app: Mainspring) -> None:
     gate, ran = asyncio.Event(), []
 
     @app.task()
@@ -309,7 +309,7 @@ async def test_outcomes_are_written_before_it_leaves(app: Mainspring) -> None:
 # -- drain ----------------------------------------------------------------------------------------
 
 
-async def test_drain_runs_what_is_due_and_what_follows(app: Mainspring) -> None:
+async def test_drain_runs_due_jobs_and_those_that_follow(app: Mainspring) -> None:
     ran: list[int] = []
 
     @app.task()
@@ -326,7 +326,7 @@ async def test_drain_runs_what_is_due_and_what_follows(app: Mainspring) -> None:
     assert await Worker(app, **QUICK).drain() == 0
 
 
-async def test_one_worker_may_drain_again_and_again(app: Mainspring) -> None:
+async def test_a_worker_can_drain_several_times(app: Mainspring) -> None:
     @app.task()
     async def work() -> None: ...
 
