@@ -1,8 +1,8 @@
 """When things happen: rules, time zones, policies, and the schedule that combines them. Pure: it only reads tzdata.
 
-    rules      Cron, Every, Daily, Weekly, Monthly, Yearly, Once, RRule    which times a schedule names
-    zones      local time ↔ instants, with policies for gaps and folds     which instants those are
-    timeline   → schedule → decision, preview                              what fires, and what is dropped
+    rules      Cron, Interval, Daily, Weekly, Monthly, Yearly, Once, RRule    which times a schedule names
+    zones      local time ↔ instants, with policies for gaps and folds        which instants those are
+    timeline   → schedule → decision, preview                                 what fires, and what is dropped
 
 See docs/schedules.md.
 """

@@ -289,8 +289,8 @@ def _rule(rule: object) -> Rule:
     if isinstance(rule, Rule):
         return rule
     msg = (
-        f"rule: {rule!r} is not a rule; use Cron, Every, Daily, Weekly, Monthly, Yearly, Once, RRule, a timedelta, or a"
-        ' text such as "15m" or "0 9 * * *"'
+        f"rule: {rule!r} is not a rule; use Cron, Interval, Daily, Weekly, Monthly, Yearly, Once, RRule, a timedelta"
+        ', or a text such as "15m" or "0 9 * * *"'
     )
     raise InvalidSchedule(msg)
 
