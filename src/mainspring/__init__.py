@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mainspring.app import Mainspring
-from mainspring.chunk import Chunk, Item
+from mainspring.chunk import Item
 from mainspring.context import Context
 from mainspring.errors import (
     BatchNotFound,
@@ -58,7 +58,7 @@ from mainspring.handle import JobHandle
 from mainspring.health import Health
 from mainspring.job import Job, Priority, Status
 from mainspring.middleware import EnqueueCall, RunCall
-from mainspring.options import Retention
+from mainspring.options import Chunk, Retention
 from mainspring.retry import Retry
 from mainspring.stores.protocol import Filter
 from mainspring.task import Task

@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
-from mainspring.chunk import Chunk
-from mainspring.chunk_task import ChunkDecorator, ChunkTask
+from mainspring.chunk import ChunkDecorator, ChunkTask
 from mainspring.clock import Clock, Length, check_moment, to_millis
 from mainspring.context import Context
 from mainspring.errors import ConfigurationError, SystemHalted
@@ -30,6 +29,7 @@ from mainspring.middleware import AroundEnqueue, AroundRun
 from mainspring.options import (
     OF_TASK_ONLY,
     Ack,
+    Chunk,
     DefaultOptions,
     EnqueueOptions,
     QueueOptions,

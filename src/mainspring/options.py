@@ -27,6 +27,8 @@ from mainspring.retry import Retry, problem_of_attempts
 Isolation = Literal["auto", "process"]
 Ack = Literal["grouped", "sync"]
 Kept = Length | Literal["forever"]
+MAX_CHUNK_SIZE = 10_000  # jobs
+LONGEST_WAIT = timedelta(seconds=20)  # well below a store's stall_grace, because the waiting jobs count as running
 LONGEST_KEPT = timedelta(days=365_000)  # anything longer means for ever: the last date that Python knows is in 9999
 
 
@@ -54,6 +56,29 @@ def keep_of(length: Kept, what: str) -> Millis:
         msg = f"Retention({what}={length!r}): give a length of 0 or more; 0 removes the job at once"
         raise ConfigurationError(msg)
     return KEEP_FOREVER if seconds >= LONGEST_KEPT.total_seconds() else duration(length)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Give the handler the payloads of up to `size` jobs at once: `@app.task(chunk=Chunk(size=100, wait=1.0))`."""
+
+    size: int
+    wait: Length = 1.0  # how long the first job waits for more; 0: run at once with the jobs that are there
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.size <= MAX_CHUNK_SIZE:
+            msg = f"a chunk has between 1 and {MAX_CHUNK_SIZE:,} jobs, not {self.size}"
+            raise ConfigurationError(msg)
+        if not 0 <= duration(self.wait) <= duration(LONGEST_WAIT):
+            msg = (
+                f"a chunk waits between 0 and {LONGEST_WAIT.total_seconds():g} seconds for more jobs, not {self.wait}:"
+                " meanwhile no other worker can run the jobs that wait"
+            )
+            raise ConfigurationError(msg)
+
+    @property
+    def seconds(self) -> float:
+        return duration(self.wait) / 1000
 
 
 # -- what can be given ------------------------------------------------------------------------------------

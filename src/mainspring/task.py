@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from mainspring.chunk import Chunk
 from mainspring.clock import Millis, duration, to_millis
 from mainspring.context import Context
 from mainspring.errors import ConfigurationError, InvalidPayload
@@ -29,6 +28,7 @@ from mainspring.names import check_name as check_task_name
 from mainspring.options import (
     ENQUEUE_OPTIONS,
     Ack,
+    Chunk,
     Defaults,
     EnqueueOptions,
     Retention,

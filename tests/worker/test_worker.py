@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from mainspring import Chunk, Context, Mainspring
-from mainspring.chunk import LONGEST_WAIT
 from mainspring.clock import Millis
 from mainspring.errors import StoreBusy, StoreReadOnly
 from mainspring.events import JobReleased, JobStarted, WorkerStopped
 from mainspring.feature import Candidate, Refusal
 from mainspring.ids import new_id
 from mainspring.job import NewJob, Status
+from mainspring.options import LONGEST_WAIT
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.worker import Worker, slots
 from mainspring.worker import worker as worker_module

@@ -16,8 +16,7 @@ from functools import partial
 from typing import Any, cast
 
 from mainspring.app import Mainspring
-from mainspring.chunk import Item
-from mainspring.chunk_task import ChunkTask
+from mainspring.chunk import ChunkTask, Item
 from mainspring.context import UNSET, Context
 from mainspring.debug.read_only_store import ReadOnlyStore, RolledBack
 from mainspring.debug.unrecorded import Unrecorded

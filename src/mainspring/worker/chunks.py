@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from mainspring.chunk import Chunk, Item
-from mainspring.chunk_task import ChunkTask
+from mainspring.chunk import ChunkTask, Item
 from mainspring.clock import Millis
 from mainspring.context import Context
 from mainspring.errors import CannotStoreResult
+from mainspring.options import Chunk
 from mainspring.worker.failures import failure_of
 from mainspring.worker.run import Run, Stop
 

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from mainspring.chunk import MAX_CHUNK_SIZE
 from mainspring.clock import since_boot
 from mainspring.errors import StoreError
+from mainspring.options import MAX_CHUNK_SIZE
 from mainspring.runtime import Runtime
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Want
 from mainspring.task import Task

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from mainspring import Chunk, Context, Item, JobHandle, Mainspring, Retry
-from mainspring.chunk_task import ChunkTask
+from mainspring.chunk import ChunkTask
 from mainspring.errors import ConfigurationError, InvalidPayload
 from mainspring.testing import inline, manual
 
