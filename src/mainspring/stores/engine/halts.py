@@ -15,7 +15,7 @@ def refuse_while_halted(halts: Iterable[Halt], queues: Collection[str]) -> None:
         if not halt.accept and (halt.queue is None or halt.queue in queues):
             what = "the system is halted" if halt.queue is None else f"queue {halt.queue!r} is paused"
             why = f"by {halt.actor} ({halt.reason or 'no reason given'})"
-            msg = f"{what} {why} and refuses new jobs; resume it, or halt it with accept=True"
+            msg = f"{what} {why} and refuses new jobs; resume it, or try again later"
             raise SystemHalted(msg)
 
 
