@@ -23,6 +23,7 @@ from mainspring.stores.sqlite.liveness import Liveness
 from mainspring.stores.sqlite.store import SqlStore
 from mainspring.stores.sqlite.transaction import Transaction
 from mainspring.stores.tables import RUNNING
+from mainspring.stores.watch import Watch
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import claim, join, outcome, put, running
 from tests.conformance.suite import StoreConformance
@@ -150,10 +151,10 @@ PROTECTIONS = [
     Protection("the crash count", in_memory, instead(engine, "MAX_CRASHES", 10**6), CRASHED),
     Protection("suspects run alone", in_memory, suspects_beside_others, (ALONE,)),
     Protection("patience", in_memory, instead(claims, "shares", by_priority_alone), (STARVED,)),
-    Protection("the lease", sqlite, instead(SqlStore, "_gone", lambda *_: False), (DEAD,)),
+    Protection("the lease", sqlite, instead(SqlStore, "_is_dead", lambda *_: False), (DEAD,)),
     Protection("heartbeats", sqlite, instead(Liveness, "beat", nobody), ("test_nothing_is_taken_from_living_workers",)),
     Protection("retention", in_memory, no_expiry, (KEPT,)),
-    Protection("the deadline", in_memory, instead(SqlStore, "_overdue", lambda _, timed: timed), (STALLED,)),
+    Protection("the deadline", in_memory, instead(Watch, "overdue", lambda _, runs: runs), (STALLED,)),
     Protection("cancels", in_memory, instead(engine, "FINISHED", frozenset(Status)), (CANCELLED,)),
 ]
 

@@ -9,7 +9,7 @@ from mainspring.cli import logs
 from mainspring.clock import SETTLE
 from mainspring.job import LIVE
 from mainspring.stores.protocol import Filter
-from mainspring.stores.sqlite import file_store
+from mainspring.stores.sqlite import liveness
 from mainspring.worker import Worker, outage, program
 from mainspring.worker import worker as worker_module
 from tests.chaos.programs.tasks import Shop, shop_by_wound_clock
@@ -37,7 +37,7 @@ def run(
 
 def work_without_polling(folder: str, who: str, **worker: Any) -> int:
     """What does not wake it does not reach it."""
-    file_store.FOREIGN_WRITE_POLL = 3600.0
+    liveness.FOREIGN_WRITE_POLL = 3600.0
     outage.LONGEST_SLEEP = 3600.0
     return work(folder, who, **worker)
 

@@ -21,13 +21,13 @@ async def test_workers_that_are_gone_are_forgotten(stores: Stores) -> None:
     for number in range(1, 6):
         await join(working, f"w{number}")
     await watching.reap()
-    assert len(watching._seen) == 6
+    assert len(watching._watch._heartbeats) == 6
     await working.leave("w1")
     clock.advance(LEASE)
     await watching.heartbeat("w0", {})
     await watching.reap()  # the others are dead
     await watching.reap()
-    assert watching._seen.keys() == {"w0"}
+    assert watching._watch._heartbeats.keys() == {"w0"}
 
 
 async def test_who_stopped_watching_goes_by_the_last_sign_of_life(stores: Stores) -> None:

@@ -269,7 +269,7 @@ async def test_a_commit_of_a_connection_that_is_not_ours_is_noticed(store: Sqlit
 
 
 async def test_an_idle_store_wakes_nobody(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.stores.sqlite.file_store.FOREIGN_WRITE_POLL", 0.001)
+    monkeypatch.setattr("mainspring.stores.sqlite.liveness.FOREIGN_WRITE_POLL", 0.001)
     await put(store, delay=60_000)
     bell = Bell()
     await join(store, "w1", bell)

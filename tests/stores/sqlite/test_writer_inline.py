@@ -17,8 +17,9 @@ from mainspring.events import JobCreated
 from mainspring.handle import JobHandle
 from mainspring.job import Inserted, NewJob, Status
 from mainspring.stores.protocol import Filter, Wake
-from mainspring.stores.sqlite import SqliteStore, file_store
+from mainspring.stores.sqlite import SqliteStore
 from mainspring.stores.sqlite.connection import WriteLock
+from mainspring.stores.sqlite.store import MAX_INLINE_CLAIM
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import a_halt, claim, join, new_job, put, put_many
 from tests.stores.sqlite.template import fresh_database
@@ -72,7 +73,7 @@ async def test_many_jobs_are_claimed_to_the_limit(store: SqliteStore, by_writer:
     ids = await put_many(store, 30)
     held = await claim(store, 25)
     assert [one.id for one in held] == ids[:25]
-    assert by_writer == [25 - file_store.MAX_INLINE_CLAIM]
+    assert by_writer == [25 - MAX_INLINE_CLAIM]
 
 
 async def test_a_gate_that_is_held_is_waited_for_by_the_writer(store: SqliteStore, by_writer: list[int]) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
-from mainspring.clock import may_delete
+from mainspring.clock import Clock, may_delete
 from mainspring.errors import StoreError
 from mainspring.job import Outcome, Status
 from mainspring.stores.dynamodb import acks, documents, schema, steps, wakeups, workers
@@ -19,43 +18,33 @@ from mainspring.stores.dynamodb.table import Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, delete, equals
 from mainspring.stores.engine.ack import JobState, crashed, stalled, takeover
 from mainspring.stores.protocol import AfterStall, Finding, Reaped, Severity, Takeover
+from mainspring.stores.watch import TimedRun, Watch
 
 SWEEP_EVERY = 600.0  # seconds
 BURIED_WATCH = 600.0  # seconds during which the index may still show a late claim of a dead worker
 
 
-@dataclass(slots=True)
-class Watch:
-    """What this process has seen of other workers, timed by its own monotonic clock."""
+class TableWatch(Watch):
+    """Also remembers what the index may show too late, or what other processes have left to do."""
 
-    beats: dict[str, tuple[str, float]] = field(default_factory=dict)  # worker -> its beat, and since when it is that
-    runs: dict[tuple[str, int], float] = field(default_factory=dict)  # (job, token) -> since when it has been seen
-    buried: dict[str, float] = field(default_factory=dict)  # dead worker -> since when it has been seen
-    processes: frozenset[str] = frozenset()  # those with a worker that is not dead
-    calls: set[wakeups.Call] = field(default_factory=set)  # calls that were still to be made at the last look
-
-    def silent(self, row: Row, now: float, lease: float) -> bool:
-        """Return whether the worker's beat has not changed for a lease."""
-        seen = self.beats.get(row["SK"])
-        if seen is None or seen[0] != row["beat"]:
-            self.beats[row["SK"]] = row["beat"], now
-            return False
-        return now - seen[1] >= lease
-
-    def overdue(self, run: tuple[str, int], now: float, longest: float) -> bool:
-        return now - self.runs.setdefault(run, now) >= longest
+    def __init__(self, clock: Clock, lease: float) -> None:
+        super().__init__(clock, lease)
+        self.buried: dict[str, float] = {}  # dead worker -> when this process first saw it as dead
+        self.processes: frozenset[str] = frozenset()  # those with a worker that is not dead
+        self.calls: set[wakeups.Call] = set()  # calls that were still to be made at the last look
 
 
-async def reap(table: Table, watch: Watch, after_stall: AfterStall) -> Reaped:
-    rows = await look(table, watch)
+async def reap(table: Table, watch: TableWatch, after_stall: AfterStall) -> Reaped:
+    with watch.looking():
+        rows = await workers.listing(table)
     now = table.clock.monotonic()
     living = [row for row in rows if "buried" not in row]
-    silent = [row for row in living if watch.silent(row, now, table.lease)]
+    silent = [row for row in living if watch.is_silent(row["SK"], row["beat"])]
     dead = [row["SK"] for row in silent if await workers.bury(table, row["SK"], row["beat"])]
     found_dead = frozenset(dead)
     alive = [row for row in living if row["SK"] not in dead]
     watch.processes = frozenset(row["process"] for row in alive if row["process"])
-    forget_the_absent(watch, rows)
+    watch.forget_others({row["SK"] for row in rows})
     dead += still_watched(watch, [row["SK"] for row in rows if "buried" in row], now)
     crashed = await together([take_from_dead(table, worker) for worker in dead])
     stalled = await take_stalled(table, watch, [row["SK"] for row in alive], after_stall)
@@ -63,33 +52,14 @@ async def reap(table: Table, watch: Watch, after_stall: AfterStall) -> Reaped:
     return Reaped([takeover for taken in crashed for takeover in taken] + stalled, found_dead)
 
 
-async def make_calls(table: Table, watch: Watch) -> None:
+async def make_calls(table: Table, watch: TableWatch) -> None:
     """Make calls that were left over at the last look already. Until then the process that ended the job makes them."""
     left = await wakeups.left_to_make(table)
     await wakeups.make_all(table, left & watch.calls)
     watch.calls = left
 
 
-async def look(table: Table, watch: Watch) -> list[Row]:
-    """Read the workers. While the service does not answer, no worker can send a heartbeat, so silence counts anew."""
-    began = table.clock.monotonic()
-    try:
-        rows = await workers.listing(table)
-    except BaseException:
-        watch.beats.clear()
-        raise
-    if table.clock.monotonic() - began > table.lease / 2:
-        watch.beats.clear()
-    return rows
-
-
-def forget_the_absent(watch: Watch, rows: Sequence[Row]) -> None:
-    present = {row["SK"] for row in rows}
-    for worker in watch.beats.keys() - present:
-        del watch.beats[worker]
-
-
-def still_watched(watch: Watch, buried: Sequence[str], now: float) -> list[str]:
+def still_watched(watch: TableWatch, buried: Sequence[str], now: float) -> list[str]:
     """Return dead workers of which the index may still show a late claim."""
     watch.buried = {worker: watch.buried.get(worker, now) for worker in buried}
     return [worker for worker in buried if now - watch.buried[worker] < BURIED_WATCH]
@@ -110,14 +80,15 @@ async def take_from_dead(table: Table, worker: str) -> list[Takeover]:
     return await take_over(table, [(job, crashed(job)) for job in jobs])
 
 
-async def take_stalled(table: Table, watch: Watch, living: Sequence[str], after_stall: AfterStall) -> list[Takeover]:
+async def take_stalled(
+    table: Table, watch: TableWatch, living: Sequence[str], after_stall: AfterStall
+) -> list[Takeover]:
     """Take over runs that last too long, of the workers that this process watches."""
-    now = table.clock.monotonic()
     ours = [worker for worker in living if owned(worker, table.process, watch.processes)]
     entries = [entry for found in await together([what_runs(table, worker) for worker in ours]) for entry in found]
-    timed = {(entry["SK"], entry["token"]): entry["timeout"] for entry in entries if "timeout" in entry}
-    watch.runs = {run: since for run, since in watch.runs.items() if run in timed}
-    late = [run for run, timeout in timed.items() if watch.overdue(run, now, (timeout + table.stall_grace) / 1000)]
+    timed = (entry for entry in entries if "timeout" in entry)
+    runs = (TimedRun(entry["SK"], entry["token"], entry["timeout"] + table.stall_grace) for entry in timed)
+    late = [(run.id, run.token) for run in watch.overdue(runs)]
     rows = await table.get_many([table.job_key(job_id) for job_id, _ in late])
     jobs = [state_of(row) for row in rows if (row["SK"], row["token"]) in late and status_of(row) is Status.RUNNING]
     return await take_over(table, [(job, stalled(job, after_stall)) for job in jobs])

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-from mainspring.clock import Clock, Millis, SteadyClock, to_millis
+from mainspring.clock import Clock, Millis, SteadyClock
 from mainspring.errors import ConfigurationError, UnsupportedCall
 from mainspring.job import (
     Attempt,
@@ -108,7 +108,7 @@ class DynamoStore:
         self.url = safe_url(table, self.client, endpoint)
         self._wanted_shards = shards
         self._migrate = migrate
-        self._watch = maintenance.Watch()
+        self._watch = maintenance.TableWatch(self.clock, lease)
         self._lost: dict[str, dict[tuple[str, str], float]] = {}  # worker -> (job, claim) never answered, and when
         self._turn = 0
         self._is_open = False
@@ -303,22 +303,16 @@ class DynamoStore:
     async def unconfirmed(self, halt: Halt) -> list[WorkerInfo]:
         await self.open()
         late = await halts.unconfirmed(self.table, halt)
-        return [info for info in map(self._with_liveness, late) if info.alive]
+        return [info for info in map(self._watch.with_liveness, late) if info.alive]
 
     async def stats(self) -> Stats:
         await self.open()
         stats = await read.stats(self.table)
-        stats.workers[:] = [self._with_liveness(info) for info in stats.workers]
+        stats.workers[:] = [self._watch.with_liveness(info) for info in stats.workers]
         return replace(stats, measures=self.measures())
 
     def measures(self) -> Mapping[str, float]:
         return self.client.measures()
-
-    def _with_liveness(self, info: WorkerInfo) -> WorkerInfo:
-        """Say whether a worker is alive. A process that watched no heartbeats goes by the wall clock instead."""
-        if info.seen_at is None or info.id in self._watch.beats:
-            return info
-        return replace(info, alive=self.clock.now() - to_millis(info.seen_at) < self.lease * 1000)
 
     async def diagnose(self) -> list[Finding]:
         await self.open()

@@ -283,15 +283,6 @@ def recorded_as(outcome: Outcome, status: Status) -> Move | None:
 # -- runs that their workers do not end ---------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Timed:
-    """A claim with a timeout."""
-
-    id: str
-    token: int
-    longest: Millis  # how long the run may last: the timeout plus the stall grace
-
-
 def crashed(job: JobState) -> Outcome:
     """Return the outcome of a run whose worker died."""
     failure = Failure(WorkerCrashed.__name__, f"worker {job.worker} died while it held the job")

@@ -13,7 +13,7 @@ import psycopg
 
 from mainspring.clock import to_millis
 from mainspring.job import Outcome
-from mainspring.stores.engine.ack import JobState, Timed, crashed, released, stalled, takeover
+from mainspring.stores.engine.ack import JobState, crashed, released, stalled, takeover
 from mainspring.stores.postgres import documents, partitions
 from mainspring.stores.postgres.acks import write
 from mainspring.stores.postgres.admin import BELONGINGS, remove_jobs
@@ -21,6 +21,7 @@ from mainspring.stores.postgres.rows import LIVE_STATE, only_ids, to_state
 from mainspring.stores.postgres.transaction import PLAN_FREELY, SERVER_START, Transaction
 from mainspring.stores.protocol import AfterStall, Pulse, Takeover, WorkerInfo
 from mainspring.stores.tables import RUNNING
+from mainspring.stores.watch import TimedRun
 
 # -- workers --------------------------------------------------------------------------------------------
 
@@ -144,7 +145,7 @@ class Overview:
     beats: dict[str, int]
     disconnected: list[Disconnected]
     holders: list[str]
-    timed: list[Timed]
+    timed: list[TimedRun]
 
 
 async def look(transaction: Transaction) -> Overview:
@@ -155,7 +156,7 @@ async def look(transaction: Transaction) -> Overview:
         for worker, beat, is_free, silent, heartbeat in workers or ()
         if is_free
     ]
-    return Overview(beats, disconnected, holders, [Timed(*row) for row in timed or ()])
+    return Overview(beats, disconnected, holders, [TimedRun(*row) for row in timed or ()])
 
 
 BEATS = "SELECT id, beat FROM {s}.workers WHERE id = ANY(%(ids)s) ORDER BY id FOR UPDATE SKIP LOCKED"
@@ -171,7 +172,7 @@ async def still_dead(transaction: Transaction, dead: Iterable[str], beats: Mappi
 
 
 async def take_over(
-    transaction: Transaction, dead: Iterable[str], stalled_claims: Sequence[Timed], after_stall: AfterStall
+    transaction: Transaction, dead: Iterable[str], stalled_claims: Sequence[TimedRun], after_stall: AfterStall
 ) -> list[Takeover]:
     """Take over the jobs of dead workers, and the jobs that have run for too long.
 

@@ -12,12 +12,11 @@ from urllib.parse import urlencode
 
 import psycopg
 
-from mainspring.clock import Clock, Millis, to_millis
+from mainspring.clock import Clock, Millis
 from mainspring.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Save, Status, Step, TimelineEntry
 from mainspring.log import get_log
 from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
-from mainspring.stores.engine.ack import Timed
 from mainspring.stores.engine.change import ChangeRequest, refuse_negative
 from mainspring.stores.engine.creation import refuse_unkeepable
 from mainspring.stores.engine.halts import serves
@@ -67,6 +66,7 @@ from mainspring.stores.protocol import (
     retry_at_once,
 )
 from mainspring.stores.records import Kind, Record, RecordPage
+from mainspring.stores.watch import Watch
 
 T = TypeVar("T")
 log = get_log("mainspring.postgres")
@@ -113,9 +113,7 @@ class PostgresStore:
         self._joined: dict[str, WorkerInfo] = {}
         self._listeners: dict[str, Listener] = {}
         self._idle: set[str] = set()  # workers marked as idle in the database
-        self._seen: dict[str, tuple[int, float]] = {}  # worker -> its last heartbeat and when this process first saw it
-        self._dead: set[str] = set()
-        self._watched: dict[tuple[str, int], float] = {}  # (job, token) -> since when this process has seen it run
+        self._watch = Watch(self.clock, lease)
         self._waters: dict[str, claims.LowWater] = {}  # worker -> where its last look began
         self._turn = 0
         self._is_open = False
@@ -441,7 +439,7 @@ class PostgresStore:
         self._waters.pop(worker, None)
         self._lost_claims.pop(worker, None)
         if not self._joined:  # this process no longer watches other workers
-            self._seen, self._dead, self._watched = {}, set(), {}
+            self._watch.stop()
         await self._run(lambda transaction: maintenance.leave(transaction, worker), repeatable=True)
 
     async def _stop_listening(self, worker: str) -> None:
@@ -473,17 +471,18 @@ class PostgresStore:
 
         run = self._run if self._lost_claims.get(worker) else self._run_alone
         pulse = await run(beat, repeatable=True)
-        self._dead.discard(worker)
+        self._watch.dead.discard(worker)
         return pulse
 
     async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
         sight = await self._look()
         killed = await self._killed(sight)
-        stalled = self._overdue(sight.timed)
+        stalled = self._watch.overdue(sight.timed)
         known = sight.beats.keys() | set(sight.holders)
-        self._seen = {worker: seen for worker, seen in self._seen.items() if worker in known}
-        self._dead = killed | {worker for worker in known if self._is_silent(worker, sight.beats.get(worker, -1))}
-        found = sorted(self._dead)
+        self._watch.forget_others(known)
+        silent = {worker for worker in known if self._watch.is_silent(worker, sight.beats.get(worker, -1))}
+        self._watch.dead = killed | silent
+        found = sorted(self._watch.dead)
         if not found and not stalled:
             return Reaped()
 
@@ -513,34 +512,8 @@ class PostgresStore:
         return {worker.worker for worker in disconnected if later.get(worker.worker) == worker.beat}
 
     async def _look(self) -> maintenance.Overview:
-        """Read the heartbeats. While the server does not answer, no worker can send one, so silence is counted anew."""
-        began = self.clock.monotonic()
-        try:
-            sight = await self._read(maintenance.look)
-        except BaseException:
-            self._seen.clear()
-            raise
-        if self.clock.monotonic() - began > self.lease / 2:
-            self._seen.clear()
-        return sight
-
-    def _overdue(self, timed: Sequence[Timed]) -> list[Timed]:
-        """Return jobs that run for too long.
-
-        The time is measured by this process's monotonic clock, so that setting a wall clock ends no healthy job.
-        """
-        now, before = self.clock.monotonic(), self._watched
-        self._watched = {(job.id, job.token): before.get((job.id, job.token), now) for job in timed}
-        return [job for job in timed if now - self._watched[job.id, job.token] >= job.longest / 1000]
-
-    def _is_silent(self, worker: str, beat: int) -> bool:
-        """Return whether the heartbeat has not changed for a lease, by this process's monotonic clock."""
-        now = self.clock.monotonic()
-        seen = self._seen.get(worker)
-        if seen is None or seen[0] != beat:
-            self._seen[worker] = beat, now
-            return False
-        return now - seen[1] >= self.lease
+        with self._watch.looking():
+            return await self._read(maintenance.look)
 
     async def prune(self, limit: int = 1000) -> int:
         return await self._run(lambda transaction: maintenance.prune(transaction, limit), repeatable=True)
@@ -592,13 +565,7 @@ class PostgresStore:
         return stats
 
     def _living(self, workers: Sequence[WorkerInfo]) -> list[WorkerInfo]:
-        return [self._with_liveness(info) for info in workers if info.id not in self._dead]
-
-    def _with_liveness(self, info: WorkerInfo) -> WorkerInfo:
-        """Say whether a worker is alive. A process that watched no heartbeats goes by the server's clock instead."""
-        if info.seen_at is None or info.id in self._seen:
-            return info
-        return replace(info, alive=self.clock.now() - to_millis(info.seen_at) < self.lease * 1000)
+        return [self._watch.with_liveness(info) for info in workers if info.id not in self._watch.dead]
 
     async def diagnose(self) -> list[Finding]:
         return await self._read(lambda transaction: diagnosis.diagnose(transaction, round(self.lease * 1000)))

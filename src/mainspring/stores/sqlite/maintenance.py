@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mainspring.clock import Millis
 from mainspring.job import Outcome
-from mainspring.stores.engine.ack import JobState, Timed, crashed, released, stalled, takeover
+from mainspring.stores.engine.ack import JobState, crashed, released, stalled, takeover
 from mainspring.stores.protocol import AfterStall, Finding, Pulse, Severity, Takeover
 from mainspring.stores.sqlite import documents, schema
 from mainspring.stores.sqlite.acks import write
@@ -20,6 +20,7 @@ from mainspring.stores.sqlite.liveness import Liveness
 from mainspring.stores.sqlite.rows import LIVE_STATE, to_state
 from mainspring.stores.sqlite.transaction import Transaction
 from mainspring.stores.tables import COUNT_JOBS, NEVER, ODD_ROWS, RUNNING, odd_rows, status_name
+from mainspring.stores.watch import TimedRun
 
 # -- takeover -------------------------------------------------------------------------------------
 
@@ -34,12 +35,13 @@ HELD_BY = f"{HELD} INDEXED BY mainspring_jobs_running WHERE status = {RUNNING} A
 HELD_AS = f"{HELD} WHERE id = ? AND token = ? AND status = {RUNNING}"
 
 
+def look(connection: sqlite3.Connection) -> tuple[list[str], list[TimedRun]]:
+    """Return the workers that hold jobs, and the runs of jobs with a timeout."""
+    return holders(connection), [TimedRun(*row) for row in json.loads(connection.execute(TIMED).fetchone()[0])]
+
+
 def holders(connection: sqlite3.Connection) -> list[str]:
     return [worker for (worker,) in connection.execute(HOLDERS)]
-
-
-def timed(connection: sqlite3.Connection) -> list[Timed]:
-    return [Timed(*row) for row in json.loads(connection.execute(TIMED).fetchone()[0])]
 
 
 def take_over(transaction: Transaction, dead: list[tuple[str, Callable[[], bool]]]) -> list[list[Takeover]]:
@@ -55,13 +57,11 @@ def take_from(transaction: Transaction, worker: str) -> list[Takeover]:
     return take(transaction, [(job, crashed(job)) for job in held_jobs(transaction, HELD_BY, worker)])
 
 
-def take_stalled(transaction: Transaction, late: list[tuple[Timed, AfterStall]]) -> list[list[Takeover]]:
+def take_stalled(transaction: Transaction, late: list[tuple[TimedRun, AfterStall]]) -> list[list[Takeover]]:
     """Take over stalled jobs, if they still run under the token that was watched."""
     return [
-        take(
-            transaction, [(job, stalled(job, after)) for job in held_jobs(transaction, HELD_AS, timed.id, timed.token)]
-        )
-        for timed, after in late
+        take(transaction, [(job, stalled(job, after)) for job in held_jobs(transaction, HELD_AS, run.id, run.token)])
+        for run, after in late
     ]
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.job import Attempt, Counts, Job, Move, TimelineEntry
 from mainspring.stores.columns import as_object, decoded
-from mainspring.stores.protocol import DUE_CAP, DUE_LOOK, AuditEntry, Filter, Halt, Page
+from mainspring.stores.protocol import DUE_CAP, DUE_LOOK, AuditEntry, Filter, Halt, Page, Stats, WorkerInfo
 from mainspring.stores.sqlite.claims import ASIDE, PRIORITIES, SET_ASIDE, SUSPECT, SUSPECTS, WAITING
 from mainspring.stores.sqlite.rows import COLUMNS, FINISHED, LIVE, to_job
 from mainspring.stores.sqlite.steps import steps
@@ -240,6 +240,19 @@ def due(connection: sqlite3.Connection, queue: str, now: Millis) -> DueIn:
     apart = [row for statement in (SUSPECTS_DUE, ASIDE_DUE) for row in connection.execute(statement, given)]
     first = [(task, run_at, 1) for task, run_at in connection.execute(TASKS_DUE, given)]
     return due_in(queue, number, oldest, first, apart)
+
+
+def stats(connection: sqlite3.Connection, now: Millis, workers: Callable[[], list[WorkerInfo]]) -> Stats:
+    queues = counts(connection)
+    lines = [due(connection, queue.queue, now) for queue in queues]
+    return Stats(
+        queues=queues,
+        due={line.queue: line.number for line in lines},
+        oldest_due={line.queue: to_datetime(line.oldest) for line in lines if line.oldest is not None},
+        workers=workers(),
+        halts=halts(connection, now),
+        due_tasks=[task for line in lines for task in line.tasks],
+    )
 
 
 # -- halts ----------------------------------------------------------------------------------------

@@ -1,20 +1,26 @@
-"""The store's operations on its tables.
+"""The store: its operations, and for a database in a file, which thread does them.
 
-Subclasses say where the database is and how it is used: a file that several processes share (file_store.py), or the
-memory of this process (memory.py).
+`SqlStore` has the operations. Its subclasses say where the database is and how it is used: a file that several
+processes share (`SqliteStore`), or the memory of this process (memory.py).
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sqlite3
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from mainspring.clock import Clock, Millis, SteadyClock, may_delete, to_datetime
+from mainspring.clock import Clock, Millis, SteadyClock, may_delete
+from mainspring.errors import StoreError
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Save, Status, Step, TimelineEntry
 from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
-from mainspring.stores.engine.ack import Timed
 from mainspring.stores.engine.change import ChangeRequest, refuse_negative
 from mainspring.stores.engine.halts import serves
 from mainspring.stores.paging import check_page
@@ -24,13 +30,16 @@ from mainspring.stores.protocol import (
     AuditEntry,
     Changed,
     Claims,
+    Completion,
     Edit,
     Filter,
+    Finding,
     Halt,
     Page,
     Pulse,
     Reaped,
     Stats,
+    Takeover,
     Wake,
     Want,
     WorkerInfo,
@@ -42,6 +51,7 @@ from mainspring.stores.sqlite import (
     admin,
     claims,
     documents,
+    fork,
     insertion,
     maintenance,
     read,
@@ -49,22 +59,23 @@ from mainspring.stores.sqlite import (
     transfer,
     wakeups,
 )
+from mainspring.stores.sqlite.completion import ForeignCompletion, SqliteCompletion
+from mainspring.stores.sqlite.connection import BUSY_TIMEOUT, DatabaseFile
+from mainspring.stores.sqlite.foreign_connection import lent, run_on
+from mainspring.stores.sqlite.liveness import Listener, Liveness, Registry
+from mainspring.stores.sqlite.reader import Reader
+from mainspring.stores.sqlite.timekeeper import Timekeeper
 from mainspring.stores.sqlite.transaction import Operation, Transaction
+from mainspring.stores.sqlite.writer import Writer
+from mainspring.stores.watch import Watch
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+MAX_INLINE_CLAIM = 8  # jobs; the writer thread claims the rest
+MAX_INLINE_SET_ASIDE = 100  # jobs of unknown tasks; the writer thread sets aside the rest
 
-class Registry(Protocol):
-    """The workers that have joined: which of them are alive, and how to wake them."""
-
-    def leave(self, worker: str) -> None: ...
-    def beat(self, worker: str, stuck: int = 0) -> None: ...
-    def dead(self, worker: str) -> bool: ...
-    def heartbeat_of(self, worker: str) -> int: ...
-    def workers(self) -> Iterable[WorkerInfo]: ...
-    def sweep(self) -> None: ...
-    def wake(self, wake: Wake, queues: Iterable[str] = ()) -> None: ...
+QUOTED = str.maketrans({"%": "%25", "?": "%3F", "#": "%23"})  # characters that would end the path in a URL
 
 
 class SqlStore(ABC):
@@ -77,9 +88,7 @@ class SqlStore(ABC):
         self.lease = lease
         self.stall_grace = stall_grace
         self.patience = patience
-        self._seen: dict[str, tuple[int, float]] = {}  # worker -> last heartbeat, and when this process first saw it
-        self._watched: dict[tuple[str, int], float] = {}  # claim with a timeout -> when this process first saw it
-        self._dead: set[str] = set()  # workers that `reap` found dead
+        self._watch = Watch(self.clock, lease)
         self._turn = 0
 
     @abstractmethod
@@ -154,57 +163,32 @@ class SqlStore(ABC):
 
     async def heartbeat(self, worker: str, held: Mapping[str, int], *, stuck: int = 0) -> Pulse:
         self.liveness.beat(worker, stuck)
-        self._dead.discard(worker)
+        self._watch.dead.discard(worker)
         if not held:
             return Pulse()
         return await self._read(maintenance.pulse, worker, held)
 
     async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
-        began = self.clock.monotonic()
-        holders, stalled = await self._read(self._look_for_claims)
-        if self.clock.monotonic() - began > self.lease / 2:  # this process was stopped, perhaps the others too
-            self._seen.clear()
+        watch = self._watch
+        with watch.looking():
+            holders, running = await self._read(maintenance.look)
+        late = [(run, after_stall) for run in watch.overdue(running)]
         known = {info.id for info in self.liveness.workers()}.union(holders)
-        self._seen = {worker: seen for worker, seen in self._seen.items() if worker in known}
-        before, self._dead = self._dead, {worker for worker in known if self._gone(worker)}
-        gone = [(worker, self._death_of(worker)) for worker in holders if worker in self._dead]
+        watch.forget_others(known)
+        before, watch.dead = watch.dead, {worker for worker in known if self._is_dead(worker)}
+        gone = [(worker, self._death_of(worker)) for worker in holders if worker in watch.dead]
         self.liveness.sweep()
-        taken = await self._write(maintenance.take_over, gone) if gone else []
-        taken += (
-            await self._write(maintenance.take_stalled, [(timed, after_stall) for timed in stalled]) if stalled else []
-        )
-        return Reaped([takeover for takeovers in taken for takeover in takeovers], frozenset(self._dead - before))
+        taken: list[list[Takeover]] = await self._write(maintenance.take_over, gone) if gone else []
+        taken += await self._write(maintenance.take_stalled, late) if late else []
+        return Reaped([takeover for takeovers in taken for takeover in takeovers], frozenset(watch.dead - before))
 
-    def _look_for_claims(self, connection: sqlite3.Connection) -> tuple[list[str], list[Timed]]:
-        """Return the workers that hold jobs, and the stalled jobs."""
-        return maintenance.holders(connection), self._overdue(maintenance.timed(connection))
-
-    def _overdue(self, timed: Sequence[Timed]) -> list[Timed]:
-        """Return the claims that have lasted too long since this process first saw them.
-
-        Time is taken from the monotonic clock: a change of the wall clock must not make healthy jobs look stalled.
-        """
-        now, before = self.clock.monotonic(), self._watched
-        self._watched = {(claim.id, claim.token): before.get((claim.id, claim.token), now) for claim in timed}
-        return [claim for claim in timed if now - self._watched[claim.id, claim.token] >= claim.longest / 1000]
-
-    def _gone(self, worker: str) -> bool:
-        """Return whether the worker is dead: its lock is free, or its heartbeat has not changed for `lease` seconds.
-
-        The seconds are those of this process's monotonic clock.
-        """
-        if self.liveness.dead(worker):
-            return True
-        heartbeat, now = self.liveness.heartbeat_of(worker), self.clock.monotonic()
-        seen = self._seen.get(worker)
-        if seen is None or seen[0] != heartbeat:
-            self._seen[worker] = heartbeat, now
-            return False
-        return now - seen[1] >= self.lease
+    def _is_dead(self, worker: str) -> bool:
+        """Return whether the worker's lock is free, or its heartbeat has not changed for a lease."""
+        return self.liveness.dead(worker) or self._watch.is_silent(worker, self.liveness.heartbeat_of(worker))
 
     def _death_of(self, worker: str) -> Callable[[], bool]:
         """Return a thread-safe check whether the worker has sent no heartbeat since it was found dead."""
-        liveness, (heartbeat, _) = self.liveness, self._seen.get(worker, (0, 0.0))  # 0: the kernel says that it is dead
+        liveness, heartbeat = self.liveness, self._watch.last_heartbeat(worker)
         return lambda: liveness.dead(worker) or liveness.heartbeat_of(worker) == heartbeat
 
     async def prune(self, limit: int = 1000) -> int:
@@ -258,23 +242,10 @@ class SqlStore(ABC):
         return [info for info in self._living() if info.id not in confirmed and info.alive and serves(info, halt)]
 
     async def stats(self) -> Stats:
-        return await self._read(self._read_stats)
-
-    def _read_stats(self, connection: sqlite3.Connection) -> Stats:
-        now = self.clock.now()
-        queues = read.counts(connection)
-        due = [read.due(connection, counts.queue, now) for counts in queues]
-        return Stats(
-            queues=queues,
-            due={line.queue: line.number for line in due},
-            oldest_due={line.queue: to_datetime(line.oldest) for line in due if line.oldest is not None},
-            workers=self._living(),
-            halts=read.halts(connection, now),
-            due_tasks=[task for line in due for task in line.tasks],
-        )
+        return await self._read(read.stats, self.clock.now(), self._living)
 
     def _living(self) -> list[WorkerInfo]:
-        return [info for info in self.liveness.workers() if info.id not in self._dead]
+        return [info for info in self.liveness.workers() if info.id not in self._watch.dead]
 
     async def repair(self) -> None:
         await self._write(maintenance.repair, [None])
@@ -337,3 +308,153 @@ class SqlStore(ABC):
 
     async def under_way(self) -> int:
         return await self._read(transfer.under_way)
+
+
+class SqliteStore(SqlStore):
+    """A store in one SQLite file, for any number of processes on one machine."""
+
+    transactional = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock: Clock | None = None,
+        lease: float = 30.0,
+        stall_grace: Millis = 30_000,
+        patience: Millis = 60_000,
+        busy_timeout: float = BUSY_TIMEOUT,
+    ) -> None:
+        super().__init__(clock, lease, stall_grace, patience)
+        self.file = DatabaseFile(path, busy_timeout=busy_timeout)
+        self.url = f"sqlite:///{str(self.file.path).translate(QUOTED)}"
+        self.liveness: Liveness = Liveness(self.file.path)
+        self._timekeeper = Timekeeper(self.liveness.directory, self.clock)
+        self._threads: _Threads | None = None
+        self._opening = threading.Lock()
+        self._listeners: dict[str, Listener] = {}
+        self._idle = True  # the last claim found no job
+        fork.tell_children(self)
+
+    # -- opening ------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        self._open()
+
+    def _open(self) -> _Threads:
+        with self._opening:  # several threads without an event loop may enqueue, and so open it, at once
+            if self._threads is None:
+                self.file.prepare()
+                self._timekeeper.begin()
+                self._threads = _Threads(Writer(self.file, self.clock, self._committed), Reader(self.file))
+            return self._threads
+
+    def forget_parent(self) -> None:
+        """Reset the store in a forked child: its threads did not survive the fork, and its workers are the parent's."""
+        self._threads = None
+        self._opening = threading.Lock()
+        self._listeners = {}
+        self.liveness.forget_parent()
+
+    async def close(self) -> None:
+        for worker in list(self._listeners):
+            self._stop_listening(worker)
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            await run_in_own_thread(threads.stop)
+        self.liveness.close()
+
+    def _write(self, operation: Operation, items: list[Any], *, durable: bool = True) -> asyncio.Future[list[Any]]:
+        return (self._threads or self._open()).writer.run(operation, items, durable=durable)
+
+    def _read(
+        self, function: Callable[Concatenate[sqlite3.Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]:
+        return self._open().reader.run(function, *args, **kwargs)
+
+    # -- the life of a job --------------------------------------------------------------------------
+
+    def insert_now(self, jobs: Sequence[NewJob]) -> list[Inserted] | None:
+        """Insert in the calling thread, or return None while the writer is busy: to share its next commit is faster."""
+        writer = self._open().writer
+        return None if writer.busy else writer.run_inline(insertion.insert, insertion.prepare(jobs))
+
+    async def _insert_on(self, connection: Any, new: list[insertion.PreparedJob]) -> list[Inserted]:
+        return await run_on(connection, lambda driver: self._insert_lent(driver, new))
+
+    def _insert_lent(self, connection: sqlite3.Connection, new: list[insertion.PreparedJob]) -> list[Inserted]:
+        """Insert in the caller's transaction and thread. Workers notice its commit by their `Listener`."""
+        with lent(connection, self.file):
+            transaction = Transaction(connection, self.clock.now())
+            inserted = insertion.insert(transaction, new)
+            transaction.write_counts()
+        return inserted
+
+    async def _claim(self, request: claims.ClaimRequest) -> claims.Taken:
+        taken = self._claim_inline(request) if self._idle else None
+        if taken is None or (taken.unfinished and not taken.number):
+            taken = await super()._claim(request)
+        elif taken.number == MAX_INLINE_CLAIM < request.limit:
+            with suppress(StoreError):  # an error must not lose the jobs claimed inline
+                taken.add(await super()._claim(replace(request, limit=request.limit - taken.number)))
+        self._idle = not taken.number
+        return taken
+
+    def _claim_inline(self, request: claims.ClaimRequest) -> claims.Taken | None:
+        """Claim a few jobs in the calling thread, which is the event loop; None if the writer thread must do it."""
+        few = replace(request, limit=min(request.limit, MAX_INLINE_CLAIM), max_set_aside=MAX_INLINE_SET_ASIDE)
+        taken = (self._threads or self._open()).writer.run_inline(claims.claim, [few], durable=False)
+        return None if taken is None else taken[0]
+
+    def completion(self, outcome: Callable[[], Outcome], connection: Any = None) -> Completion:
+        self._open()
+        if connection is not None:
+            return ForeignCompletion(connection, self.file, self.clock, outcome, self._committed)
+        return SqliteCompletion(self.file, self.clock, outcome, self._committed)
+
+    # -- workers ------------------------------------------------------------------------------
+
+    async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:
+        self._open()
+        self._stop_listening(worker.id)
+        with self.file.errors():
+            listening = self.liveness.join(worker)
+        self._listeners[worker.id] = Listener(listening, self.file, worker.queues, wake)
+
+    async def leave(self, worker: str) -> None:
+        self._stop_listening(worker)
+        await super().leave(worker)
+
+    def _stop_listening(self, worker: str) -> None:
+        if (listener := self._listeners.pop(worker, None)) is not None:
+            listener.stop()
+
+    def keep_time(self, doubted_until: Millis) -> tuple[Millis | None, Millis]:
+        return self._timekeeper.keep(doubted_until)
+
+    # -- the state of the file ----------------------------------------------------------------
+
+    async def wait_to_write(self) -> None:
+        await self._write(lambda _, items: items, [None], durable=False)
+
+    async def diagnose(self) -> list[Finding]:
+        return await self._read(maintenance.diagnose, self.file, self.liveness)
+
+
+async def run_in_own_thread(work: Callable[[], None]) -> None:
+    """Run work in a new thread: hanging handlers may occupy all threads of the event loop for ever."""
+    thread = ThreadPoolExecutor(1, thread_name_prefix="mainspring-closing")
+    try:
+        await asyncio.get_running_loop().run_in_executor(thread, work)
+    finally:
+        thread.shutdown(wait=False)
+
+
+@dataclass(slots=True)
+class _Threads:
+    writer: Writer
+    reader: Reader
+
+    def stop(self) -> None:
+        self.writer.stop()
+        self.reader.close()
