@@ -12,7 +12,7 @@ from mainspring.cli.job_page import INDENT, say_block, say_heading
 from mainspring.cli.table import Cell, Column, Styled, printable, render
 from mainspring.cli.terminal import STATUS_STYLES, Terminal
 from mainspring.features.schedules.ledger import Became, Entry
-from mainspring.features.schedules.rules import Change, Occurrence, Row, Schedule
+from mainspring.features.schedules.rules import Change, Occurrence, Row, Schedule, in_words
 from mainspring.features.schedules.rules.parse import write_length
 from mainspring.features.schedules.storage import StoredSchedule
 from mainspring.humanize import show_both, show_length, show_moment, show_relative
@@ -57,7 +57,7 @@ def schedule_row(stored: StoredSchedule, entry: Entry | None, jobs: Mapping[str,
         Styled(state, style),
         "" if (coming := stored.coming(now)) is None else show_minutes(coming.local),
         show_next(stored, now),
-        stored.schedule.rule.words(),
+        in_words(stored.schedule.rule),
         stored.schedule.tz,
         last_cell(entry, jobs, now),
         Styled(why, "dim"),

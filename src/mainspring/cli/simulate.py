@@ -21,6 +21,7 @@ from mainspring.cli.table import Cell, Column, Styled
 from mainspring.cli.terminal import Terminal, on_terminal
 from mainspring.errors import ScheduleNotFound
 from mainspring.features.schedules.ledger import Entry
+from mainspring.features.schedules.rules import in_words
 from mainspring.features.schedules.simulation import Course, simulate
 from mainspring.features.schedules.storage import StoredSchedule, template_of, with_pause
 
@@ -179,7 +180,7 @@ def course_row(course: Course, start: datetime) -> Sequence[Cell]:
         local_of(course.last),
         stored.schedule.tz,
         Styled(", ".join([*([why] if why else []), *skipped, *clocks]), style if why else ""),
-        stored.schedule.rule.words(),
+        in_words(stored.schedule.rule),
     )
 
 

@@ -14,10 +14,9 @@ import pytest
 import mainspring
 from mainspring.features.schedules import rules
 from mainspring.features.schedules.rules import Misfire, Reason, RRule, Schedule
-from mainspring.features.schedules.rules.cron_fields import NICKNAMES
-from mainspring.features.schedules.rules.data import KINDS
+from mainspring.features.schedules.rules.cron import NICKNAMES
+from mainspring.features.schedules.rules.forms import FORMS, KINDS
 from mainspring.features.schedules.rules.policies import MISFIRES
-from mainspring.features.schedules.rules.text import FORMS
 
 PAGE = (Path(__file__).parents[4] / "docs" / "schedules.md").read_text("utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -46,9 +46,6 @@ class Listed(WallRule):
         found = bisect_left(self.walls, local)
         return self.walls[found] if found < len(self.walls) else None
 
-    def words(self) -> str:
-        return "as listed"
-
 
 def brute_force(walls: tuple[datetime, ...], zone: Zone, gap: Gap, fold: Fold) -> list[tuple[datetime, Instant]]:
     """Each wall time by itself, sorted. Of two at one instant the one that clocks show stays."""

@@ -1,8 +1,11 @@
 """When things happen: rules, time zones, policies, and the schedule that combines them. Pure: it only reads tzdata.
 
-    rules      Cron, Interval, Daily, Weekly, Monthly, Yearly, Once, RRule    which times a schedule names
-    zones      local time ↔ instants, with policies for gaps and folds        which instants those are
-    timeline   → schedule → decision, preview                                 what fires, and what is dropped
+    cron, interval, calendar, rrule   which times a rule names; rule.py has their base class
+    forms, description                rules from text and JSON, and in English words
+    zones                             local time ↔ instants, with policies for gaps and folds
+    timeline → policies → schedule    which instants a schedule names, and what fires or is dropped
+    preview                           what a schedule will do, and how a change would affect that
+    business, hours                   days and hours on which something is open
 
 See docs/schedules.md.
 """
@@ -10,16 +13,15 @@ See docs/schedules.md.
 from mainspring.features.schedules.rules.business import BusinessCalendar
 from mainspring.features.schedules.rules.calendar import Daily, Monthly, Once, Weekly, Yearly
 from mainspring.features.schedules.rules.cron import Cron
-from mainspring.features.schedules.rules.data import rule_from_data
-from mainspring.features.schedules.rules.decision import Decision, Drop, DueOccurrence, Reason
+from mainspring.features.schedules.rules.description import describe, in_words
+from mainspring.features.schedules.rules.forms import rule_from_data, rule_from_text
 from mainspring.features.schedules.rules.interval import Interval
-from mainspring.features.schedules.rules.occurrence import Occurrence
-from mainspring.features.schedules.rules.policies import Misfire, SchedulePause
+from mainspring.features.schedules.rules.policies import Decision, Drop, DueOccurrence, Misfire, Reason, SchedulePause
 from mainspring.features.schedules.rules.preview import Change, Row, compare_schedules, fires, preview_schedule, remarks
 from mainspring.features.schedules.rules.rrule import RRule
 from mainspring.features.schedules.rules.rule import Rule
 from mainspring.features.schedules.rules.schedule import Policies, PoliciesInTimeZone, Schedule
-from mainspring.features.schedules.rules.text import rule_from_text
+from mainspring.features.schedules.rules.timeline import Occurrence
 from mainspring.features.schedules.rules.zones import PACKAGED, Zone, Zones, tzdata_version, zone_keys
 
 __all__ = [
@@ -49,7 +51,9 @@ __all__ = [
     "Zone",
     "Zones",
     "compare_schedules",
+    "describe",
     "fires",
+    "in_words",
     "preview_schedule",
     "remarks",
     "rule_from_data",

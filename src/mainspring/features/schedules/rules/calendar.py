@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from calendar import isleap, monthrange
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 from mainspring.errors import InvalidSchedule
 from mainspring.features.schedules.rules.business import BusinessCalendar
-from mainspring.features.schedules.rules.month_day import MonthDay, month_days
 from mainspring.features.schedules.rules.parse import (
     WEEKDAYS,
     Date,
@@ -21,19 +22,12 @@ from mainspring.features.schedules.rules.parse import (
     choice,
     local_time,
     times_of_day,
+    weekday,
     weekdays,
     whole,
 )
 from mainspring.features.schedules.rules.rule import WallRule, fill
-from mainspring.features.schedules.rules.words import (
-    day_of_year,
-    every,
-    listing,
-    long_date,
-    long_moment,
-    times,
-    weekday_span,
-)
+from mainspring.features.schedules.rules.words import ORDINALS, ordinal
 
 DAY = timedelta(days=1)
 WEEK = timedelta(days=7)
@@ -45,6 +39,9 @@ ADJUSTS: tuple[Adjust, ...] = ("next", "previous", "skip")
 Feb29 = Literal["feb28", "mar1", "skip"]
 FEB29S: tuple[Feb29, ...] = ("feb28", "mar1", "skip")
 Times = TimeOfDay | Sequence[TimeOfDay]
+MonthDay = int | str
+WHICH = {name: number for number, name in enumerate(ORDINALS, 1)} | {"last": -1}
+MONTH_DAY = re.compile(r"(last|first|second|third|fourth|fifth|\d{1,2}(?:st|nd|rd|th))\s+(business day|day|[a-z]+)")
 
 
 class DayRule(WallRule):
@@ -58,9 +55,6 @@ class DayRule(WallRule):
     @abstractmethod
     def days_from(self, day: date) -> Iterator[date]:
         """Yield the rule's days from this one on, in order."""
-
-    @abstractmethod
-    def describe_days(self) -> str: ...
 
     def next_from(self, local: datetime) -> datetime | None:
         try:
@@ -92,17 +86,6 @@ class DayRule(WallRule):
             return day if business.is_open(day) else None
         return business.next_open(day) if self.adjust == "next" else business.previous_open(day)
 
-    def words(self) -> str:
-        return f"{times(self.at)} {self.describe_days()}{self.describe_business()}"
-
-    def describe_business(self) -> str:
-        if self.business is None:
-            return ""
-        name = f"business day{self.business.describe()}"
-        if self.adjust == "skip":
-            return f", if that is a {name}"
-        return f", or the {self.adjust} {name}"
-
 
 @dataclass(frozen=True, slots=True, init=False)
 class Daily(DayRule):
@@ -133,14 +116,6 @@ class Daily(DayRule):
         while True:
             yield day
             day += self.every * DAY
-
-    def describe_days(self) -> str:
-        return every(self.every, "day") + _describe_start(self.starting)
-
-    def words(self) -> str:
-        if self.business is None or self.every > 1 or self.adjust != "next":
-            return DayRule.words(self)
-        return f"{times(self.at)} every business day{self.business.describe()}{_describe_start(self.starting)}"
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -179,12 +154,6 @@ class Weekly(DayRule):
         while True:
             yield from (found for number in numbers if (found := monday + number * DAY) >= day)
             monday += self.every * WEEK
-
-    def describe_days(self) -> str:
-        days = weekday_span(weekdays(self.on, "on"))
-        if self.every > 1:
-            return f"on {days} {every(self.every, 'week')}{_describe_start(self.starting)}"
-        return f"{days if ' to ' in days else f'every {days}'}{_describe_start(self.starting)}"
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -237,20 +206,6 @@ class Monthly(DayRule):
             yield from sorted(match for match in found if match is not None and match >= day)
             month += self.every
 
-    def describe_days(self) -> str:
-        days = listing(spec.describe(self.business) for spec in month_days(self.on))
-        return f"on {days} of {every(self.every, 'month')}{_describe_start(self.starting)}{self._short()}"
-
-    def describe_business(self) -> str:
-        already = all(spec.business for spec in month_days(self.on))
-        return "" if already else DayRule.describe_business(self)
-
-    def _short(self) -> str:
-        late = [on for on in self.on if isinstance(on, int) and on > 28]
-        if not late:
-            return ""
-        return " (the last day of shorter months)" if self.short == "last" else " (not in shorter months)"
-
 
 @dataclass(frozen=True, slots=True, init=False)
 class Yearly(DayRule):
@@ -291,15 +246,6 @@ class Yearly(DayRule):
             return date(year, self.month, self.day)
         return {"feb28": date(year, 2, 28), "mar1": date(year, 3, 1), "skip": None}[self.feb29]
 
-    def describe_days(self) -> str:
-        other_years = {
-            "feb28": " (28 February in other years)",
-            "mar1": " (1 March in other years)",
-            "skip": " in leap years",
-        }
-        leap = other_years[self.feb29] if (self.month, self.day) == (2, 29) else " every year"
-        return f"on {day_of_year(self.month, self.day)}{leap}"
-
 
 @dataclass(frozen=True, slots=True, init=False)
 class Once(WallRule):
@@ -313,9 +259,6 @@ class Once(WallRule):
 
     def next_from(self, local: datetime) -> datetime | None:
         return self.at if self.at >= local else None
-
-    def words(self) -> str:
-        return f"once, at {long_moment(self.at)}"
 
 
 def _counting(count: int, starting: Date | None, unit: str) -> dict[str, object]:
@@ -339,5 +282,69 @@ def _business(business: BusinessCalendar | dict[str, Any] | None, adjust: str) -
     return {"business": business, "adjust": choice(adjust, ADJUSTS, "adjust")}
 
 
-def _describe_start(starting: date | None) -> str:
-    return "" if starting is None else f" from {long_date(starting)}"
+# -- days of a month -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MonthDaySpec:
+    """A day of a month: 15, -1, "last", "2nd tue", "last fri", "1st business day"."""
+
+    written: int | str  # in its normal form
+    which: int  # counted from the first or, if negative, from the last
+    weekday: int | None = None
+    business: bool = False
+
+    def find(self, year: int, month: int, clamp: bool, business: BusinessCalendar) -> date | None:  # noqa: FBT001 - internal
+        first, length = monthrange(year, month)
+        days: Sequence[int]
+        if self.weekday is not None:
+            days = range((self.weekday - first) % 7 + 1, length + 1, 7)
+        elif self.business:
+            days = tuple(day for day in range(1, length + 1) if business.is_open(date(year, month, day)))
+        else:
+            days = range(1, length + 1)
+        number = self.which if self.which < 0 else self.which - 1
+        if -len(days) <= number < len(days):
+            return date(year, month, days[number])
+        plain = self.weekday is None and not self.business
+        return date(year, month, length) if plain and clamp and self.which > 0 else None
+
+
+def month_days(on: MonthDay | Iterable[MonthDay]) -> tuple[MonthDaySpec, ...]:
+    several = (on,) if isinstance(on, int | str) else tuple(on)
+    if not several:
+        msg = "on: at least one day of the month is needed, such as 1, -1, 'last' or '2nd tue'"
+        raise InvalidSchedule(msg)
+    return _month_days(several)
+
+
+@lru_cache(maxsize=1024)
+def _month_days(several: tuple[MonthDay, ...]) -> tuple[MonthDaySpec, ...]:
+    return tuple(_read_month_day(day) for day in several)
+
+
+def _read_month_day(on: MonthDay) -> MonthDaySpec:
+    if isinstance(on, int) and not isinstance(on, bool) and 1 <= abs(on) <= 31:
+        return MonthDaySpec(on, on)
+    text = on.strip().lower() if isinstance(on, str) else ""
+    if text in ("last", "last day"):
+        return MonthDaySpec(-1, -1)
+    found = MONTH_DAY.fullmatch(text)
+    if found is None or found[2] == "day":
+        msg = (
+            f"on: {on!r} is not a day of a month; write 1 to 31, -1, 'last', '2nd tue', 'last fri', '1st business day'"
+        )
+        raise InvalidSchedule(msg)
+    which = WHICH.get(found[1]) or int(found[1][:-2])
+    name = "last" if which < 0 else ordinal(which)
+    if found[2] == "business day":
+        return _checked_month_day(on, MonthDaySpec(f"{name} business day", which, business=True), 23)
+    day = weekday(found[2], "on")
+    return _checked_month_day(on, MonthDaySpec(f"{name} {WEEKDAYS[day]}", which, weekday=day), 5)
+
+
+def _checked_month_day(on: MonthDay, spec: MonthDaySpec, most: int) -> MonthDaySpec:
+    if 1 <= abs(spec.which) <= most:
+        return spec
+    msg = f"on: no month has a {on!r}"
+    raise InvalidSchedule(msg)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import time
 
-from mainspring.features.schedules.rules.cron_fields import Fields, Values
+from mainspring.features.schedules.rules.cron import Fields, Values
 from mainspring.features.schedules.rules.parse import FULL_WEEKDAYS, write_time
 from mainspring.features.schedules.rules.words import FULL_MONTHS, ORDINALS, every, listing, ordinal, weekday_span
 

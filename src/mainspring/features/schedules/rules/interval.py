@@ -9,7 +9,6 @@ from typing import ClassVar, Literal
 from mainspring.errors import InvalidSchedule
 from mainspring.features.schedules.rules.parse import Length, choice, instant, length
 from mainspring.features.schedules.rules.rule import Rule, fill
-from mainspring.features.schedules.rules.words import span_of_time
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MIN_INTERVAL = timedelta(milliseconds=100)
@@ -57,10 +56,3 @@ class Interval(Rule):
             return utc + self.interval
         anchor = self.anchor or EPOCH
         return anchor + ((utc - anchor) // self.interval + 1) * self.interval
-
-    def words(self) -> str:
-        if self.from_finish:
-            length = span_of_time(self.interval)
-            return f"{'1 ' if ' ' not in length else ''}{length} after the last run has ended"
-        anchor = "" if self.anchor is None else f", counted from {self.anchor:%Y-%m-%d %H:%M:%S} UTC"
-        return f"every {span_of_time(self.interval)}{anchor}"

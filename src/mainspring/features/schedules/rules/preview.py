@@ -9,10 +9,9 @@ from datetime import UTC, date, datetime
 from itertools import islice, takewhile
 from typing import Literal
 
-from mainspring.features.schedules.rules.occurrence import Occurrence
 from mainspring.features.schedules.rules.parse import instant
 from mainspring.features.schedules.rules.schedule import Schedule
-from mainspring.features.schedules.rules.timeline import TICK
+from mainspring.features.schedules.rules.timeline import TICK, Occurrence
 from mainspring.features.schedules.rules.words import span_of_time
 from mainspring.features.schedules.rules.zones import DAY, PACKAGED, Transition, Zone, Zones
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mainspring.errors import InvalidSchedule, MissingExtra
 from mainspring.features.schedules.rules.parse import local_time
-from mainspring.features.schedules.rules.rrule_words import describe_rrule
 from mainspring.features.schedules.rules.rule import WallRule, fill
 
 if TYPE_CHECKING:
@@ -62,9 +61,6 @@ class RRule(WallRule):
 
     def next_from(self, local: datetime) -> datetime | None:
         return expansion(self.rule, self.start).next_from(local)
-
-    def words(self) -> str:
-        return describe_rrule(parts(self.rule), self.start)
 
     def exact(self) -> str:
         return f"rrule {self.rule} from {self.start.isoformat()}"

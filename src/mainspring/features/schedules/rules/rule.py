@@ -1,15 +1,13 @@
-"""The base classes of all rules: a rule names times, describes itself in words, and can be written as JSON."""
+"""The base classes of all rules: a rule names times, and can be written as JSON."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 from abc import ABC, abstractmethod
 from datetime import date, datetime, time, timedelta
 from typing import Any, ClassVar
 
-from mainspring.errors import InvalidSchedule
 from mainspring.features.schedules.rules.parse import write_length, write_time
 
 
@@ -32,26 +30,9 @@ class Rule(ABC):
         """Return whether the next time is known only when the last run has ended."""
         return False
 
-    @abstractmethod
-    def words(self) -> str:
-        """Return the rule in words that can follow "it runs"."""
-
     def exact(self) -> str:
         """Return the whole rule in a form that can be parsed, such as a cron expression."""
         return f"rule {json.dumps(self.to_data())}"
-
-    def describe(self) -> str:
-        """Return the rule in words that can be parsed: `Schedule(rule.describe()).rule == rule`.
-
-        If the words do not describe the rule completely, the exact form follows in parentheses.
-        """
-        from mainspring.features.schedules.rules.text import rule_from_text  # noqa: PLC0415 - it imports all rules, which import this module
-
-        words = self.words()
-        with contextlib.suppress(InvalidSchedule):
-            if rule_from_text(words) == self:
-                return words
-        return f"{words} ({self.exact()})"
 
     def to_data(self) -> dict[str, Any]:
         assert dataclasses.is_dataclass(self)  # noqa: S101 - each rule is one

@@ -10,16 +10,22 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict
 
 from mainspring.errors import InvalidSchedule
-from mainspring.features.schedules.rules.data import build, rule_from_data
-from mainspring.features.schedules.rules.decision import Decision, DueOccurrence, catch_up
-from mainspring.features.schedules.rules.english import MOMENT, read_moment
+from mainspring.features.schedules.rules.description import describe
+from mainspring.features.schedules.rules.forms import MOMENT, build, read_moment, rule_from_data, rule_from_text
 from mainspring.features.schedules.rules.interval import Interval
-from mainspring.features.schedules.rules.occurrence import Occurrence
 from mainspring.features.schedules.rules.parse import Length, bound, choice, instant, length, write_length
-from mainspring.features.schedules.rules.policies import OVERLAPS, Misfire, Overlap, SchedulePause, spread
+from mainspring.features.schedules.rules.policies import (
+    OVERLAPS,
+    Decision,
+    DueOccurrence,
+    Misfire,
+    Overlap,
+    SchedulePause,
+    catch_up,
+    spread,
+)
 from mainspring.features.schedules.rules.rule import Rule, fill
-from mainspring.features.schedules.rules.text import rule_from_text
-from mainspring.features.schedules.rules.timeline import TICK, Timeline
+from mainspring.features.schedules.rules.timeline import TICK, Occurrence, Timeline
 from mainspring.features.schedules.rules.words import long_moment
 from mainspring.features.schedules.rules.zones import FOLDS, GAPS, PACKAGED, Fold, Gap, Zones
 
@@ -220,7 +226,7 @@ class Schedule:
         where = f", {self.tz} time" if self.tz != "UTC" else "" if zoneless else ", UTC"
         start = "" if self.start is None else f", from {self._moment(self.start)}"
         end = "" if self.end is None else f", until {self._moment(self.end)}"
-        return f"{self.rule.describe()}{where}{start}{end}"
+        return f"{describe(self.rule)}{where}{start}{end}"
 
     def _moment(self, moment: datetime) -> str:
         """Return words, or ISO 8601 for a moment with fractions of a second, which the words cannot express."""

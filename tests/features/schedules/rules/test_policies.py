@@ -23,7 +23,7 @@ from mainspring.features.schedules.rules import (
     Yearly,
     Zones,
 )
-from mainspring.features.schedules.rules.decision import MAX_COUNTED
+from mainspring.features.schedules.rules.policies import MAX_COUNTED
 from tests.features.schedules.rules.patience import PATIENT
 from tests.features.schedules.rules.test_zones import ZONEINFO
 

@@ -32,7 +32,7 @@ from mainspring.features.schedules.rules import (
     rule_from_data,
     rule_from_text,
 )
-from mainspring.features.schedules.rules.data import KINDS
+from mainspring.features.schedules.rules.forms import KINDS
 from mainspring.features.schedules.rules.parse import length, write_length
 from tests.features.schedules.rules.patience import PATIENT
 
