@@ -11,7 +11,7 @@ A job passes these parts, in this order; each calls the next, and `Parts` connec
   `Outcome` (run.py),
 - `Runs` (runs.py) takes it out of what the worker holds, and passes its outcome on.
 - `Acker` (acker.py) writes outcomes to the store, many at a time.
-- `AfterAck` (acker.py) emits events (reporter.py), tells the features, re-checks suspended jobs and cancels children.
+- `AfterAck` (acker.py) emits events, tells the features, re-checks suspended jobs and cancels children.
 
 Beside them: `Membership`, `Heartbeat`, `Maintenance`, `Progress` and `UnknownTasks` talk to the store, `Outage` keeps
 loops running while the store is away, and `Program` is the worker's process.

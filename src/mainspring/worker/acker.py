@@ -8,19 +8,33 @@ at most those of `delay` seconds plus one commit.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from mainspring.clock import to_datetime
+from mainspring.context import UNSET
 from mainspring.errors import ConfigurationError, Failure, IllegalMove, StoreError
+from mainspring.events import (
+    JobCancelled,
+    JobCompleted,
+    JobDeadLettered,
+    JobReleased,
+    JobRetrying,
+    JobSnoozed,
+    JobSuspended,
+    RetryReason,
+)
 from mainspring.feature import Ending, Recheck
-from mainspring.job import Claim, Move, Outcome, Status
+from mainspring.job import UNTIL_WOKEN, Claim, Move, Outcome, Status
 from mainspring.log import get_log
 from mainspring.pipeline import Pipeline
 from mainspring.runtime import Runtime
+from mainspring.worker.failures import in_one_line
 from mainspring.worker.outage import Backoff, Outage, is_being_cancelled
-from mainspring.worker.reporter import Reporter
-from mainspring.worker.run import Run, Stop
+from mainspring.worker.run import Run, Stop, fields_of
 
 log = get_log("mainspring.worker")
 
@@ -184,11 +198,13 @@ class AfterAck:
     jobs wait for, and cancels the children of cancelled jobs.
     """
 
-    def __init__(self, runtime: Runtime, reporter: Reporter) -> None:
+    def __init__(self, runtime: Runtime, worker: str, *, log_completions: bool = False) -> None:
         self._runtime = runtime
+        self._bus = runtime.bus
+        self._worker = worker
+        self._log_completions = log_completions
         self._store = runtime.store
         self._features = runtime.features
-        self._reporter = reporter
         self._cancelled: list[str] = []
         self._ended: list[tuple[Claim, Ending | None]] = []
         self._suspended: dict[str, set[Recheck]] = {}
@@ -200,10 +216,10 @@ class AfterAck:
 
     def confirmed(self, written: Sequence[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
         """Follow up on outcomes that were written. A status is None if the claim was lost and nothing was changed."""
-        all_wanted = self._reporter.hears_success()
+        all_wanted = self._hears_success()
         for (run, outcome), status in zip(written, statuses, strict=True):
             if all_wanted or status is not Status.COMPLETED:
-                self._reporter.ended(run, outcome, status)
+                self._report(run, outcome, status)
                 self.released += run.stop is Stop.SHUTDOWN and outcome.move is Move.RELEASE
             if outcome.follow_ups and status is not None:
                 self._runtime.pipeline.announce(outcome.follow_ups, outcome.inserted)
@@ -221,8 +237,8 @@ class AfterAck:
         assert run.context is not None  # noqa: S101 - without a context there is no transaction
         if run.admitted:
             self.ended(run.claim, Ending(outcome, run.error))
-        self._reporter.ended(run, outcome, Status.COMPLETED)
-        self._reporter.lost_result(run, outcome)
+        self._report(run, outcome, Status.COMPLETED)
+        self._warn_of_lost_result(run, outcome)
         if (written := run.context.effects.outcome) is not None:
             self._runtime.pipeline.announce(written.follow_ups, written.inserted)
 
@@ -230,6 +246,70 @@ class AfterAck:
         """Follow up on a run whose claim is lost, and for which nothing is written."""
         if run.admitted:
             self.ended(run.claim)
+
+    # -- events and log lines ---------------------------------------------------------------------
+
+    def _hears_success(self) -> bool:
+        """Return whether each success must be reported: there may be tens of thousands of them a second."""
+        return self._log_completions or self._bus.wants(JobCompleted) or log.wants(logging.DEBUG)
+
+    def _report(self, run: Run, outcome: Outcome, status: Status | None) -> None:
+        claim = run.claim
+        duration = max(0, outcome.finished_at - outcome.started_at) / 1000 if outcome.started_at else 0.0
+        fields = {"job_id": claim.id, "task": claim.task, "attempt": claim.attempt, "worker": self._worker}
+        if status is None:
+            log.warning("claim_lost", **fields, duration=duration, move=outcome.move)
+        elif status is Status.COMPLETED:
+            (log.info if self._log_completions else log.debug)("job_completed", **fields, duration=duration)
+            if self._bus.wants(JobCompleted):
+                self._bus.emit(JobCompleted(**fields_of(run, self._worker), duration=duration))
+        elif status is Status.DEAD_LETTER:
+            error = in_one_line(outcome.failure) or outcome.reason
+            log.error("job_dead_lettered", **fields, duration=duration, error=error)
+            self._bus.emit(
+                JobDeadLettered(**fields_of(run, self._worker), failure=outcome.failure, reason=outcome.reason)
+            )
+        elif status is Status.CANCELLED:
+            log.info("job_cancelled", **fields, duration=duration, reason=outcome.reason)
+            self._bus.emit(JobCancelled(job_id=claim.id, task=claim.task, queue=claim.queue, reason=outcome.reason))
+        else:
+            self._report_unfinished(run, outcome, fields, duration)
+
+    def _warn_of_lost_result(self, run: Run, outcome: Outcome) -> None:
+        """Warn about a value returned after `ctx.transaction()`: its commit has completed the job without it."""
+        if run.context is not None and run.context.effects.result is UNSET and outcome.result is not None:
+            error = "returned after ctx.transaction() had completed the job; call ctx.set_result(…) inside the block"
+            log.warning("result_not_stored", job_id=run.claim.id, task=run.claim.task, error=error)
+
+    def _report_unfinished(self, run: Run, outcome: Outcome, fields: dict[str, Any], duration: float) -> None:
+        about, delay = fields_of(run, self._worker), outcome.delay / 1000
+        if outcome.move is Move.SNOOZE:
+            log.info("job_snoozed", **fields, duration=duration, delay=delay, reason=outcome.reason)
+            self._bus.emit(JobSnoozed(**about, delay=delay, reason=outcome.reason))
+        elif outcome.move is Move.SUSPEND:
+            self._report_suspended(run, outcome, fields, duration)
+        elif outcome.move is Move.RELEASE:
+            say = log.debug if run.stop is Stop.HALTED else log.info  # a halt may hand back thousands of jobs
+            say("job_released", **fields, duration=duration, delay=delay, reason=outcome.reason)
+            self._bus.emit(JobReleased(**about, reason=outcome.reason))
+        else:
+            reason = reason_of(run, outcome)
+            error = in_one_line(outcome.failure)
+            log.warning("job_retrying", **fields, duration=duration, delay=delay, reason=reason, error=error)
+            self._bus.emit(
+                JobRetrying(
+                    **about, reason=reason, max_attempts=run.claim.max_attempts, delay=delay, failure=outcome.failure
+                )
+            )
+
+    def _report_suspended(self, run: Run, outcome: Outcome, fields: dict[str, Any], duration: float) -> None:
+        """Report a suspension, logged only at DEBUG: a system may have hundreds of thousands of suspended jobs."""
+        due = outcome.finished_at + outcome.delay
+        until = to_datetime(due) if outcome.finished_at and due < UNTIL_WOKEN else None
+        log.debug("job_suspended", **fields, duration=duration, until=until, waits_for=outcome.waits_for)
+        if self._bus.wants(JobSuspended):
+            about, waits_for = fields_of(run, self._worker), outcome.waits_for
+            self._bus.emit(JobSuspended(**about, until=until, waits_for=waits_for, reason=outcome.reason))
 
     # -- what is left to do ---------------------------------------------------------------------
 
@@ -279,6 +359,13 @@ class AfterAck:
                     self._suspended.setdefault(key, set()).update(looks)
                 self._some.set()
                 raise
+
+
+def reason_of(run: Run, outcome: Outcome) -> RetryReason:
+    """Return why a run is retried. The handler's own `TimeoutError`, say of a service it calls, is just an error."""
+    if outcome.move is Move.CRASH:
+        return "crash"
+    return "timeout" if run.stop is Stop.TIMEOUT else "error"
 
 
 async def all_that_happened(suspended: Mapping[str, Iterable[Recheck]]) -> set[str]:

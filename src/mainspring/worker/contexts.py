@@ -8,13 +8,13 @@ from typing import Any
 
 from mainspring.context import Context
 from mainspring.durable_calls import RecordedCalls
+from mainspring.events import JobProgressed
 from mainspring.features.breakers.call import Passage
 from mainspring.features.durable.run import DurableRun
 from mainspring.job import Outcome, ProgressReport
 from mainspring.runtime import Runtime
-from mainspring.stores.protocol import Completion, Store
-from mainspring.worker.reporter import Reporter
-from mainspring.worker.run import Run, completed
+from mainspring.stores.protocol import Completion
+from mainspring.worker.run import Run, completed, fields_of
 from mainspring.worker.runs import Runs
 from mainspring.worker.threads import Threads
 
@@ -78,9 +78,10 @@ class Contexts:
 class Progress:
     """Writes the progress reports of one worker to the store; belongs to one event loop."""
 
-    def __init__(self, store: Store, reporter: Reporter, runs: Runs) -> None:
-        self._store = store
-        self._reporter = reporter
+    def __init__(self, runtime: Runtime, worker: str, runs: Runs) -> None:
+        self._store = runtime.store
+        self._bus = runtime.bus
+        self._worker = worker
         self._held = runs.held
         self._loop = asyncio.get_running_loop()
         self._reports: dict[str, ProgressReport] = {}
@@ -112,16 +113,17 @@ class Progress:
         reports, self._reports = [report for report in self._reports.values() if self._is_current(report)], {}
         if not reports:
             return
-        claims = {report.job_id: self._held[report.job_id].claim for report in reports}
+        runs = {report.job_id: self._held[report.job_id] for report in reports}
         try:
             accepted = await self._store.report(reports)
         except BaseException:
             self._reports = {report.job_id: report for report in reports} | self._reports
             self._some.set()  # try again after a pause
             raise
-        for report in reports:
+        for report in reports if self._bus.wants(JobProgressed) else ():
             if report.job_id in accepted:
-                self._reporter.progressed(claims[report.job_id], report)
+                about = fields_of(runs[report.job_id], self._worker)
+                self._bus.emit(JobProgressed(**about, fraction=report.fraction, note=report.note))
 
     def _is_current(self, report: ProgressReport) -> bool:
         run = self._held.get(report.job_id)

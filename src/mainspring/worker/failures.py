@@ -88,3 +88,8 @@ def message_of(error: BaseException) -> str:
 def storable(text: str, most: int = LONGEST_TRACEBACK) -> str:
     """Shorten the text and escape lone surrogates (undecodable bytes of file names, say), which no store accepts."""
     return shorten(text, most).encode("utf-8", "backslashreplace").decode()
+
+
+def in_one_line(failure: Failure | None) -> str:
+    """Return type and message of a failure, for a log line."""
+    return "" if failure is None else f"{failure.type}: {failure.message}"

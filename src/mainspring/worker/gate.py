@@ -24,7 +24,6 @@ from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Halt, Store
 from mainspring.worker.membership import Heartbeat
 from mainspring.worker.outage import Outage
-from mainspring.worker.reporter import Reporter
 from mainspring.worker.run import Run, Stop
 from mainspring.worker.runs import Runs
 
@@ -38,12 +37,11 @@ NEVER = float("-inf")
 class Gate:
     """The gate of one worker; belongs to one event loop."""
 
-    def __init__(self, store: Store, worker: str, runs: Runs, heartbeat: Heartbeat, reporter: Reporter) -> None:
+    def __init__(self, store: Store, worker: str, runs: Runs, heartbeat: Heartbeat) -> None:
         self._store = store
         self._worker = worker
         self._runs = runs
         self._heartbeat = heartbeat
-        self._reporter = reporter
         self.is_shut = False  # the worker is stopping
         self._looking = asyncio.Lock()
         self._looked_at = NEVER
@@ -102,12 +100,20 @@ class Gate:
         self._number = max((halt.number for halt in halts), default=0)
         self.paused = frozenset(halt.queue for halt in halts if halt.queue is not None)
         system = next((halt for halt in halts if halt.queue is None), None)
+        self._log_change(system)
         self.halted, self.knows_halts = system is not None, bool(halts)
-        self._reporter.halted(system)
+        self._runs.system_halted = self.halted
         self.clear = not halts and not self.is_shut
         self.open_until = looked_at + TRUSTED_FOR if self.clear else NEVER
         if halts:
             self._hand_back()
+
+    def _log_change(self, system: Halt | None) -> None:
+        """Log that the system was halted, or resumed (None), if that is new."""
+        if system is not None and not self.halted:
+            log.info("worker_halted", worker=self._worker, actor=system.actor, reason=system.reason)
+        elif system is None and self.halted:
+            log.info("worker_resumed", worker=self._worker)
 
     def _hand_back(self) -> None:
         """Hand back halted jobs that have not started, wherever they wait: for a slot, in a chunk, or for a feature."""

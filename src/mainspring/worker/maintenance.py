@@ -6,16 +6,20 @@ import asyncio
 from typing import Any
 
 from mainspring.clock import Millis
+from mainspring.events import JobCancelled, JobDeadLettered, JobRetrying, JobStalled, RetryReason
 from mainspring.job import Status
 from mainspring.json_text import read_object
+from mainspring.log import get_log
 from mainspring.retry import Retry
 from mainspring.runtime import Runtime
-from mainspring.stores.protocol import Measured, StalledRun
+from mainspring.stores.protocol import Measured, StalledRun, Takeover, TakeoverCause
 from mainspring.task import Task
 from mainspring.worker.acker import AfterAck
 from mainspring.worker.clock_watch import ClockWatch
+from mainspring.worker.failures import in_one_line
 from mainspring.worker.membership import Heartbeat
-from mainspring.worker.reporter import Reporter
+
+log = get_log("mainspring.worker")
 
 CLOCK_JUMP = 250  # milliseconds by which the wall clock may be off between two looks before it counts as a jump
 PRUNE_EVERY = 10.0  # seconds
@@ -30,14 +34,14 @@ class Maintenance:
     def __init__(
         self,
         runtime: Runtime,
-        reporter: Reporter,
+        worker: str,
         after_ack: AfterAck,
         heartbeat: Heartbeat,
         stopping: asyncio.Event,
     ) -> None:
         self._runtime = runtime
         self._store = runtime.store
-        self._reporter = reporter
+        self._worker = worker
         self._after_ack = after_ack
         self._heartbeat = heartbeat
         self._stopping = stopping
@@ -62,13 +66,33 @@ class Maintenance:
         """Take over from dead workers, then finish what they left half done. If that fails, the next look retries."""
         reaped = await self._store.reap(self._after_stall)
         for takeover in reaped.takeovers:
-            self._reporter.taken_over(takeover)
+            self._report(takeover)
             if takeover.status is Status.CANCELLED:
                 self._after_ack.cancelled(takeover.job_id)
         self._must_recover = self._must_recover or bool(reaped.dead)
         if self._must_recover:
             await self._runtime.timers.recover()
             self._must_recover = False
+
+    def _report(self, takeover: Takeover) -> None:
+        """Report a claim that this worker took over from another."""
+        bus = self._runtime.bus
+        fields = {"job_id": takeover.job_id, "task": takeover.task, "worker": takeover.worker}
+        error, stalled = in_one_line(takeover.failure), takeover.cause is TakeoverCause.STALLED
+        logged = {**fields, "attempt": takeover.attempts, "cause": takeover.cause, "error": error}
+        log.warning("job_taken_over", **logged, status=takeover.status, by=self._worker)
+        about: dict[str, Any] = {**fields, "queue": takeover.queue, "attempt": takeover.attempts}
+        if stalled:
+            bus.emit(JobStalled(**about, failure=takeover.failure))
+        if takeover.status is Status.DEAD_LETTER:
+            log.error("job_dead_lettered", **logged)
+            bus.emit(JobDeadLettered(**about, failure=takeover.failure))
+        elif takeover.status is Status.CANCELLED:
+            bus.emit(JobCancelled(job_id=takeover.job_id, task=takeover.task, queue=takeover.queue))
+        else:
+            reason: RetryReason = "timeout" if stalled else "crash"
+            delay, most = takeover.delay / 1000, takeover.max_attempts
+            bus.emit(JobRetrying(**about, reason=reason, max_attempts=most, delay=delay, failure=takeover.failure))
 
     def _after_stall(self, run: StalledRun) -> Millis | None:
         return after_stall(self._runtime.task_named(run.task), run)

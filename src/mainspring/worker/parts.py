@@ -16,7 +16,6 @@ from mainspring.worker.intake import Intake
 from mainspring.worker.maintenance import Maintenance
 from mainspring.worker.membership import Heartbeat, Membership
 from mainspring.worker.outage import Outage
-from mainspring.worker.reporter import Reporter
 from mainspring.worker.runs import Runs
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.slots import SlotPool
@@ -41,15 +40,14 @@ class Parts:
     ) -> None:
         store, worker = runtime.store, settings.id
         self.outage = outage = Outage(worker, runtime.contact)
-        reporter = Reporter(runtime.bus, worker, log_completions=settings.log_completions)
 
-        self.after_ack = AfterAck(runtime, reporter)
+        self.after_ack = AfterAck(runtime, worker, log_completions=settings.log_completions)
         self.acker = Acker(runtime.pipeline, self.after_ack, outage, delay=settings.ack_delay)
         stuck = StuckSlots(worker, store.stall_grace / 1000)
-        self.runs = Runs(self.acker, self.after_ack, reporter, stuck, store.clock)
-        self.progress = Progress(store, reporter, self.runs)
+        self.runs = Runs(runtime, worker, self.acker, self.after_ack, stuck)
+        self.progress = Progress(runtime, worker, self.runs)
         self.heartbeat = Heartbeat(store, worker, self.runs, outage, interval=settings.heartbeat_interval)
-        self.gate = Gate(store, worker, self.runs, self.heartbeat, reporter)
+        self.gate = Gate(store, worker, self.runs, self.heartbeat)
 
         threads = Threads()
         contexts = Contexts(runtime, worker, self.progress, threads)
@@ -65,4 +63,4 @@ class Parts:
             runtime, settings, self.gate, self.runs, self.admission,
             membership=self.membership, unknown=self.unknown_tasks, outage=outage,
         )  # fmt: skip
-        self.maintenance = Maintenance(runtime, reporter, self.after_ack, self.heartbeat, stopping)
+        self.maintenance = Maintenance(runtime, worker, self.after_ack, self.heartbeat, stopping)

@@ -284,6 +284,21 @@ def outcome(run: Run, move: Move, now: Millis, *, reason: str = "", **rest: Any)
     )
 
 
+# -- what is told about it --------------------------------------------------------------------------
+
+
+def fields_of(run: Run, worker: str) -> dict[str, Any]:
+    """Return the fields that all events about a run have."""
+    claim = run.claim
+    return {
+        "job_id": claim.id,
+        "task": claim.task,
+        "queue": claim.queue,
+        "attempt": claim.attempt,
+        "worker": worker,
+    }
+
+
 # -- where its handler runs ------------------------------------------------------------------------
 
 

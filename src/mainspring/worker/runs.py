@@ -8,16 +8,15 @@ import time
 from collections import deque
 from collections.abc import Mapping
 
-from mainspring.clock import Clock
-from mainspring.events import JobStarted
+from mainspring.events import JobStarted, WorkerHeartbeat
 from mainspring.feature import Refusal
 from mainspring.job import Outcome
 from mainspring.log import get_log
+from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Pulse
 from mainspring.worker.acker import Acker, AfterAck
 from mainspring.worker.chunks import PendingChunk
-from mainspring.worker.reporter import Reporter
-from mainspring.worker.run import Run, Stop, outcome_of_error
+from mainspring.worker.run import Run, Stop, fields_of, outcome_of_error
 from mainspring.worker.stuck import StuckSlots
 
 log = get_log("mainspring.worker")
@@ -30,16 +29,18 @@ class Runs:
     counts them and waits for `room` or `idle`.
     """
 
-    def __init__(self, acker: Acker, after_ack: AfterAck, reporter: Reporter, stuck: StuckSlots, clock: Clock) -> None:
+    def __init__(self, runtime: Runtime, worker: str, acker: Acker, after_ack: AfterAck, stuck: StuckSlots) -> None:
+        self._worker = worker
+        self._bus = runtime.bus
+        self._clock = runtime.store.clock
         self.acker = acker
         self._after_ack = after_ack
-        self._reporter = reporter
-        self._clock = clock
         self.stuck = stuck
         self.held: dict[str, Run] = {}  # by job id: claimed, and the outcome is not decided yet
         self.ready: deque[Run | PendingChunk] = deque()  # they may start as soon as a slot is free
         self.running: set[Run] = set()  # in slots; each job of a chunk counts
         self.detached: set[Run] = set()  # in slots but not held: stuck, or their jobs were claimed here again
+        self.system_halted = False  # as the gate saw it last
         self.together = 0  # jobs in running chunks that need no slot of their own: all but one per chunk
         self.claiming = asyncio.Lock()  # locked while a claim is under way, whose jobs are not held yet
         self.idle = asyncio.Event()  # set while no run is held
@@ -61,8 +62,9 @@ class Runs:
         self.running.add(run)
         run.slot = slot
         run.started_at = self._clock.now()
-        if self._reporter.bus.wants(JobStarted):
-            self._reporter.started(run)
+        if self._bus.wants(JobStarted):
+            lateness = max(0, run.started_at - run.claim.run_at) / 1000
+            self._bus.emit(JobStarted(**fields_of(run, self._worker), lateness=lateness))
         if len(self.ready) <= self.room_below:
             self.room.set()
 
@@ -185,7 +187,10 @@ class Runs:
         for job_id, reason in pulse.cancelled.items():
             if (run := self._claimed(job_id, asked[job_id])) is not None:
                 self.end(run, Stop.CANCEL, reason)
-        self._reporter.heartbeat(running=len(self.running), stuck=self.stuck.slots)
+        if self._bus.wants(WorkerHeartbeat):
+            stuck, halted = self.stuck.slots, self.system_halted
+            event = WorkerHeartbeat(worker=self._worker, running=len(self.running), halted=halted, stuck=stuck)
+            self._bus.emit(event)
 
     def _claimed(self, job_id: str, token: int) -> Run | None:
         run = self.held.get(job_id)
