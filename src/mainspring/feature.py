@@ -157,7 +157,7 @@ class Features:
     """All features of an application, in the order in which jobs meet them."""
 
     def __init__(self) -> None:
-        self._all: list[Feature] = []
+        self.all: list[Feature] = []
         self._features: dict[str, Feature] = {}  # those that jobs meet, by their option
         self.choosing: dict[str, Feature] = {}  # those that choose claimed jobs themselves
         self._rechecking: set[str] = set()
@@ -166,7 +166,7 @@ class Features:
 
     def add(self, feature: Feature, *, in_use: bool = True) -> None:
         """Add a feature. If it is not in use, only its timers run, as earlier programs may have left it work to do."""
-        self._all.append(feature)
+        self.all.append(feature)
         if in_use:
             self.use(feature)
 
@@ -184,10 +184,6 @@ class Features:
             self._settling.append(feature)
         if kind.prepare is not Feature.prepare:
             self.preparing.append(feature)
-
-    @property
-    def timers(self) -> list[Timer]:
-        return [timer for feature in self._all for timer in feature.timers]
 
     def concern(self, claims: Sequence[Claim]) -> set[str]:
         """Return the ids of the jobs that must be admitted. Ask once per claim: some jobs pass by being asked about."""

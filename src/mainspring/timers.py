@@ -65,16 +65,19 @@ class Timers:
         self._features = features
         self._refused = False
 
+    def _timers(self) -> list[Timer]:
+        return [timer for feature in self._features.all for timer in feature.timers]
+
     async def refresh(self) -> None:
-        for timer in self._features.timers:
+        for timer in self._timers():
             await timer.refresh()
 
     async def recover(self) -> None:
-        for timer in self._features.timers:
+        for timer in self._timers():
             await timer.recover()
 
     async def clock_went_back(self, by: Millis) -> None:
-        for timer in self._features.timers:
+        for timer in self._timers():
             await timer.clock_went_back(by)
 
     async def run_due(self) -> Millis | None:
@@ -84,7 +87,7 @@ class Timers:
         skipped for one turn, as it was asked a moment ago, but never for two in a row.
         """
         moments: dict[str, Millis | None] = {}
-        turn = timers = self._features.timers
+        turn = timers = self._timers()
         while True:
             steps = [(timer, await self._take_turn(timer)) for timer in turn]
             moments |= {timer.collection: step.next_at for timer, step in steps}

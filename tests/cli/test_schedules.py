@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from mainspring.cli.terminal import Terminal
-from mainspring.features.schedules.ledger import Became
+from mainspring.features.schedules.firing import Became
 from mainspring.features.schedules.rules import tzdata_version
 from mainspring.stores.documents import Bundle
 from mainspring.stores.protocol import Filter

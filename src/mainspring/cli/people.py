@@ -17,7 +17,7 @@ from mainspring.cli.terminal import Terminal
 
 if TYPE_CHECKING:  # importing people takes a while, and most commands do not need them
     from mainspring.features.people import Person
-    from mainspring.features.people.ledger import OccasionEntry
+    from mainspring.features.people.firing import OccasionEntry
     from mainspring.features.people.rows import Report
 
 SHOWN = 20  # bad rows; --json shows all

@@ -11,7 +11,7 @@ from textwrap import wrap
 from mainspring.cli.job_page import INDENT, say_block, say_heading
 from mainspring.cli.table import Cell, Column, Styled, printable, render
 from mainspring.cli.terminal import STATUS_STYLES, Terminal
-from mainspring.features.schedules.ledger import Became, Entry
+from mainspring.features.schedules.firing import Became, Entry
 from mainspring.features.schedules.rules import Change, Occurrence, Row, Schedule, in_words
 from mainspring.features.schedules.rules.parse import write_length
 from mainspring.features.schedules.storage import StoredSchedule

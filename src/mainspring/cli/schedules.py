@@ -42,7 +42,7 @@ from mainspring.cli.system import add_length_options, end_of
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError, ScheduleNotFound
 from mainspring.features.schedules.api import compare_stored
-from mainspring.features.schedules.ledger import Entry
+from mainspring.features.schedules.firing import Entry
 from mainspring.features.schedules.rules import PACKAGED, Occurrence, Schedule, Zones, preview_schedule
 from mainspring.features.schedules.rules.timeline import TICK
 from mainspring.features.schedules.storage import StoredSchedule

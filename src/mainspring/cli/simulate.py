@@ -20,7 +20,7 @@ from mainspring.cli.schedule_page import show_minutes, state_of
 from mainspring.cli.table import Cell, Column, Styled
 from mainspring.cli.terminal import Terminal, on_terminal
 from mainspring.errors import ScheduleNotFound
-from mainspring.features.schedules.ledger import Entry
+from mainspring.features.schedules.firing import Entry
 from mainspring.features.schedules.rules import in_words
 from mainspring.features.schedules.simulation import Course, simulate
 from mainspring.features.schedules.storage import StoredSchedule, template_of, with_pause

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from mainspring import Mainspring, Occasion, Person
 from mainspring.errors import ConfigurationError, InvalidPerson, PersonNotFound, StoreUnavailable
 from mainspring.features.people import api
-from mainspring.features.people.changes import PersonChange
+from mainspring.features.people.storage import PersonChange
 from mainspring.job import Inserted
 from mainspring.stores.documents import Bundle
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from mainspring import Occasion, Person
 from mainspring.features.people.api import People
 from mainspring.features.people.occasions import Occasions
+from mainspring.features.people.plan import Times
 from mainspring.features.people.rows import DETAILS, KNOWN_KINDS, PLAIN
-from mainspring.features.people.times import Times
 
 PAGE = (Path(__file__).parents[3] / "docs" / "occasions.md").read_text("utf-8")
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.features.people import Occasion, Person, ledger
-from mainspring.features.people.firing import firing_of
+from mainspring.features.people import Occasion, Person
+from mainspring.features.people.firing import firing_of, passed_over
 from mainspring.features.people.plan import Plan, ended, planned
-from mainspring.features.schedules.ledger import Entry
+from mainspring.features.schedules.firing import Entry
 from mainspring.job import NewJob
 
 pytestmark = pytest.mark.slow
@@ -45,7 +45,7 @@ class Life:
         person = Person(id="p", occasions=[Occasion(kind="birthday", **rest)], **own)
         before = self.plan
         self.plan = planned(before, person, person.occasions[0], self.now)
-        self.entries += ledger.passed_over(before, self.plan, self.now)
+        self.entries += passed_over(before, self.plan, self.now)
         self.run()
 
     def delete(self) -> None:

@@ -13,9 +13,8 @@ import pytest
 from mainspring import Mainspring, Occasion, Person, Window, testing
 from mainspring.clock import to_millis
 from mainspring.errors import InvalidPerson
-from mainspring.features.people.plan import Plan
+from mainspring.features.people.plan import Plan, Times
 from mainspring.features.people.storage import KINDS, kind_tzdata, mark_kind
-from mainspring.features.people.times import Times
 from mainspring.job import Status
 from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
 from mainspring.testing.kit import Kit

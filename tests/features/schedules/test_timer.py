@@ -13,8 +13,9 @@ from mainspring import Context, Mainspring, Retry, Snooze, testing
 from mainspring.context import Scheduled
 from mainspring.errors import ConfigurationError, InvalidSchedule, ScheduleNotFound
 from mainspring.events import ScheduleFired, ScheduleSkipped
-from mainspring.features.schedules.ledger import PAST_HALTS, Became, Entry, past_halts
+from mainspring.features.schedules.firing import Became, Entry
 from mainspring.features.schedules.rules import Interval, Misfire, Schedule
+from mainspring.features.schedules.timer import PAST_HALTS, past_halts
 from mainspring.job import Status
 from mainspring.stores.documents import Listing
 from mainspring.task import Task

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.features.schedules.ledger import Became
+from mainspring.features.schedules.firing import Became
 from tests.features.schedules.year import live
 from tests.features.schedules.year_oracle import Made, Record, check_all, violations
 

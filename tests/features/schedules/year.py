@@ -18,8 +18,9 @@ from zoneinfo import ZoneInfo
 
 from mainspring import Mainspring
 from mainspring.clock import to_datetime
-from mainspring.features.schedules.ledger import SCHEDULES, Entry, PastHalt, past_halts
+from mainspring.features.schedules.firing import SCHEDULES, Entry
 from mainspring.features.schedules.rules import PACKAGED, Misfire, Zones
+from mainspring.features.schedules.timer import PastHalt, past_halts
 from mainspring.job import Status
 from mainspring.options import Retention
 from mainspring.stores.documents import Listing

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from mainspring.features.schedules.ledger import Became, Entry
+from mainspring.features.schedules.firing import Became, Entry
 
 QUARTER = timedelta(minutes=15)
 MINUTE = timedelta(minutes=1)

@@ -2,12 +2,9 @@
 
 occasion    a birthday, an anniversary, or a kind of your own
 person      a person: name, time zone, addresses, quiet hours, occasions
-times       which instant an occasion has in a year, without I/O
 plan        what to send next to one person for one occasion, and how changes affect that, without I/O
-firing      decides what to write when a plan is due, without I/O
-ledger      what the ledger says about an occasion: fired, or skipped and why
-storage     the documents: people, the lists by e-mail address, the kinds of occasions that have plans
-changes     what a change of a person writes, without I/O
+firing      decides what to write when a plan is due, without I/O; the ledger says what became of an occasion
+storage     the documents: people, the lists by e-mail address, the kinds of occasions; what a change writes
 timer       finds the plans that are due and writes the decisions
 feature     the handlers: calls your function with the current person and occasion
 api         `app.people`: put, change, find and delete people

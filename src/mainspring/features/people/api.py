@@ -9,13 +9,24 @@ from itertools import islice, tee
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainspring.errors import ConfigurationError, InvalidPerson, PersonNotFound, StoreBusy
-from mainspring.features.people.changes import Change, Changes, PersonChange, WantedChange, bundle_of, first_of_each
 from mainspring.features.people.occasion import Occasion
 from mainspring.features.people.person import Person, is_id
 from mainspring.features.people.plan import Plan, collection_of
 from mainspring.features.people.rows import Problem, Report, Row, read_rows
 from mainspring.features.people.search import Found, Search
-from mainspring.features.people.storage import NO_PERSON, PEOPLE, StoredPerson, note_kind, person_key
+from mainspring.features.people.storage import (
+    NO_PERSON,
+    PEOPLE,
+    Change,
+    Changes,
+    PersonChange,
+    StoredPerson,
+    WantedChange,
+    bundle_of,
+    first_of_each,
+    note_kind,
+    person_key,
+)
 from mainspring.features.schedules.rules import PACKAGED
 from mainspring.services import Services, whoami
 from mainspring.stores.documents import By, Key, Listing

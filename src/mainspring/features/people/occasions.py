@@ -10,7 +10,7 @@ from datetime import date, datetime, timedelta
 from mainspring.clock import duration
 from mainspring.errors import InvalidPerson
 from mainspring.features.people.api import People
-from mainspring.features.people.ledger import OCCASIONS, OccasionEntry
+from mainspring.features.people.firing import OCCASIONS, OccasionEntry
 from mainspring.features.people.plan import Plan, collection_of
 from mainspring.features.people.storage import known_kinds
 from mainspring.features.schedules.rules import PACKAGED

@@ -11,13 +11,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
-from mainspring.features.people.ledger import OCCASIONS, OccasionEntry
+from mainspring.features.people.firing import OCCASIONS, OccasionEntry
 from mainspring.features.people.occasion import Occasion
 from mainspring.features.people.person import Person
-from mainspring.features.people.plan import Plan, collection_of, planned
+from mainspring.features.people.plan import Plan, Times, collection_of, planned
 from mainspring.features.people.storage import EMAILS, PEOPLE, StoredPerson, email_key, note_kind, person_key
-from mainspring.features.people.times import Times
-from mainspring.features.schedules.ledger import Became
+from mainspring.features.schedules.firing import Became
 from mainspring.services import Services
 from mainspring.stores.documents import Bundle, Document, Key, Write
 from mainspring.stores.paging import pages

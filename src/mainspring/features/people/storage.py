@@ -1,17 +1,24 @@
-"""The documents of people: the people, the lists by e-mail address, and the kinds of occasions that have plans."""
+"""The documents of people: the people, the lists by e-mail address, and the kinds of occasions that have plans.
+
+`bundle_of` is what a change of a person writes: the person, their plans and their e-mail list entry, in one bundle.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
 from hashlib import sha256
 from typing import Any
 
 from mainspring.errors import InvalidPerson
+from mainspring.features.people.firing import OCCASIONS, passed_over
 from mainspring.features.people.person import Person
+from mainspring.features.people.plan import Plan, collection_of, ended, planned
 from mainspring.features.schedules.rules import tzdata_version
-from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Write
+from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Listing, Note, Write
 from mainspring.stores.protocol import Store
 
 PEOPLE = "people"
@@ -104,3 +111,89 @@ async def mark_kind(store: Store, kind: str, tzdata: str) -> None:
 
 def _kind_key(kind: str) -> Key:
     return Key(KINDS, "", kind)
+
+
+# -- changes of people -------------------------------------------------------------------------------------
+
+Change = Callable[[Person | None], Person | None]  # from the stored person to the new one; None: no such person
+Changes = Sequence[tuple[str, Change]]  # by the person's id
+
+
+class PersonChange(StrEnum):
+    CREATED = "created"
+    UPDATED = "updated"
+    UNCHANGED = "unchanged"
+    DELETED = "deleted"
+
+
+@dataclass(slots=True)
+class WantedChange:
+    """The result of a change to a person as read from the store."""
+
+    id: str
+    known: StoredPerson
+    new: Person | InvalidPerson | None
+    changes_something: bool = field(init=False)
+    kinds: set[str] = field(init=False)  # of all occasions before and after, if something changes
+
+    def __post_init__(self) -> None:
+        self.changes_something = not isinstance(self.new, InvalidPerson) and self.new != self.known.person
+        both = (self.known.person, self.new) if self.changes_something else ()
+        self.kinds = {occasion.kind for person in both if isinstance(person, Person) for occasion in person.occasions}
+
+    @classmethod
+    def of(cls, id: str, change: Change, known: StoredPerson) -> WantedChange:
+        if isinstance(known.person, InvalidPerson):
+            return cls(id, known, known.person)
+        try:
+            return cls(id, known, change(known.person))
+        except InvalidPerson as error:
+            return cls(id, known, error)
+
+    @property
+    def became(self) -> PersonChange | InvalidPerson:
+        if isinstance(self.new, InvalidPerson):
+            return self.new
+        if not self.changes_something:
+            return PersonChange.UNCHANGED
+        if self.new is None:
+            return PersonChange.DELETED
+        return PersonChange.CREATED if self.known.person is None else PersonChange.UPDATED
+
+
+def bundle_of(change: WantedChange, plans: Mapping[Key, Plan], now: datetime, by: By | None) -> Bundle:
+    """Return the writes of one change. The person's version fences them all: each change writes the person too."""
+    person = change.new if isinstance(change.new, Person) else None
+    data = None if person is None else person.to_json(change.known.others)
+    known_as = change.known.person if isinstance(change.known.person, Person) else None
+    writes = [Write(person_key(change.id), data, expected=change.known.version)]
+    writes += email_writes(change.id, known_as, person)
+    for kind in sorted(change.kinds):
+        known = plans.get(Key(collection_of(kind), "", change.id)) if plans else None
+        after = _plan_after(known, person, kind, now)
+        if after is not None and after is not known:
+            writes.append(after.write(now))
+            writes += [entry.write(OCCASIONS, change.id) for entry in passed_over(known, after, now)]
+    return Bundle(tuple(writes), note=_note(change, by))
+
+
+def _note(change: WantedChange, by: By | None) -> Note | None:
+    """Return the audit note of a deletion. It has only the id, so that no name or address stays in the log."""
+    if by is None or change.became is not PersonChange.DELETED:
+        return None
+    return Note(by, "person.delete", {"person": change.id})
+
+
+def _plan_after(known: Plan | None, person: Person | None, kind: str, now: datetime) -> Plan | None:
+    occasion = None if person is None else person.occasion(kind)
+    if person is not None and occasion is not None:
+        return planned(known, person, occasion, now)
+    return known if known is None or known.gone else ended(known)
+
+
+def first_of_each(remaining: Sequence[int], changes: Changes) -> list[int]:
+    """Return the first change of each person. The next change of a person is applied to the result of the first."""
+    first: dict[str, int] = {}
+    for number in remaining:
+        first.setdefault(changes[number][0], number)
+    return list(first.values())

@@ -14,12 +14,10 @@ from pydantic_core import to_json
 from mainspring.clock import Millis, duration, to_datetime
 from mainspring.errors import MainspringError
 from mainspring.events import OccasionSent, OccasionSkipped
-from mainspring.features.people.firing import firing_of
-from mainspring.features.people.ledger import OCCASIONS, REPEATED, day_of, repeated
+from mainspring.features.people.firing import OCCASIONS, REPEATED, day_of, firing_of, repeated
 from mainspring.features.people.plan import Plan, collection_of
 from mainspring.features.people.storage import kind_tzdata, mark_kind
-from mainspring.features.schedules.firing import Firing
-from mainspring.features.schedules.ledger import Became, Entry
+from mainspring.features.schedules.firing import Became, Entry, Firing
 from mainspring.features.schedules.rules import tzdata_version
 from mainspring.features.schedules.timer import DueTimer
 from mainspring.job import Inserted, NewJob

@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack
 
 from mainspring.errors import ConfigurationError, InvalidSchedule, ScheduleNotFound, StoreBusy
-from mainspring.features.schedules.firing import triggered, undecided_entries
-from mainspring.features.schedules.ledger import SCHEDULES, Entry
+from mainspring.features.schedules.firing import SCHEDULES, Entry, triggered, undecided_entries
 from mainspring.features.schedules.rules import (
     PACKAGED,
     Change,

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 
-from mainspring.features.schedules.firing import firing_of
-from mainspring.features.schedules.ledger import Became, Entry
+from mainspring.features.schedules.firing import Became, Entry, firing_of
 from mainspring.features.schedules.rules import remarks
 from mainspring.features.schedules.storage import StoredSchedule
 

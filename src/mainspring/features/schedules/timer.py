@@ -1,31 +1,44 @@
 """Fires the schedules that are due. Any number of processes may do so at once.
 
 `DueTimer` has what is the same for schedules and for people's occasions.
+
+An entry of the ledger also says which halt delayed its occurrence, or makes its job wait. A halt that refuses new jobs
+leaves no record when it ends. So a worker that is refused records the halt as a document, and updates the document
+while the halt lasts. A worker that fires later can then explain why the fire was late.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-from mainspring.clock import SKEW, Millis, to_datetime
+from mainspring.clock import SKEW, Millis, to_datetime, to_millis
 from mainspring.errors import MainspringError, SystemHalted
 from mainspring.events import ScheduleFired, ScheduleSkipped
 from mainspring.feature import Timer
-from mainspring.features.schedules.firing import Firing, firing_of, needs_last_jobs, without_repeats
-from mainspring.features.schedules.ledger import SCHEDULES, Became, Entry, Ledger, halts_around, note_refusal
+from mainspring.features.schedules.firing import (
+    SCHEDULES,
+    Became,
+    Entry,
+    Firing,
+    Ledger,
+    firing_of,
+    needs_last_jobs,
+    without_repeats,
+)
 from mainspring.features.schedules.rules import tzdata_version
 from mainspring.features.schedules.storage import COLLECTION, StoredSchedule
 from mainspring.job import Inserted, Job
+from mainspring.json_text import from_json, to_json
 from mainspring.log import get_log
 from mainspring.pipeline import Pipeline
 from mainspring.services import Services
-from mainspring.stores.documents import Bundle, By, Document
+from mainspring.stores.documents import Bundle, By, Document, Key, Listing, Write
 from mainspring.stores.paging import pages
-from mainspring.stores.protocol import Action, Filter
+from mainspring.stores.protocol import Action, Filter, Halt, Store
 from mainspring.timers import leave_to_newer
 
 log = get_log("mainspring.schedules")
@@ -34,6 +47,9 @@ T = TypeVar("T")
 Written = tuple[Firing[T], Sequence[Inserted]]  # with what the store says about the firing's jobs
 
 MAX_REMEMBERED_SCHEDULES = 1000
+PAST_HALTS = "halts"  # the collection
+NOTE_INTERVAL = timedelta(seconds=60)
+MAX_PAST_HALTS = 50  # that are read, newest first
 
 
 class DueTimer(Timer, ABC, Generic[T]):
@@ -220,3 +236,95 @@ class ScheduleTimer(DueTimer[StoredSchedule]):
             if old:
                 log.info("schedules_derived_anew", schedules=len(old), tzdata=newest)
                 await self._services.store.write([Bundle((stored.derived().write(),)) for stored in old])
+
+
+# -- halts that refused jobs ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PastHalt:
+    """A halt that refused jobs."""
+
+    actor: str
+    reason: str
+    since: datetime
+    seen: datetime  # when it last refused a worker, or up to a minute before that
+
+    def covers(self, utc: datetime) -> bool:
+        return self.since <= utc <= self.seen + NOTE_INTERVAL
+
+    def write(self) -> Write:
+        data = {"actor": self.actor, "reason": self.reason, "seen": self.seen.isoformat()}
+        return Write(_halt_key(self.since), to_json(data), expires_at=to_millis(self.seen + SCHEDULES.retention))
+
+    @classmethod
+    def from_document(cls, document: Document) -> PastHalt:
+        data = from_json(document.data)
+        since, seen = datetime.fromisoformat(document.key.id), datetime.fromisoformat(data["seen"])
+        return cls(data["actor"], data["reason"], since, seen)
+
+
+def _halt_key(since: datetime) -> Key:
+    return Key(PAST_HALTS, "", since.isoformat())
+
+
+async def note_refusal(store: Store, now: datetime) -> None:
+    """Record the halt that refused this process. If several processes do so at once, only the times differ a little."""
+    refusing = next((halt for halt in await store.halts() if halt.queue is None and not halt.accept), None)
+    if refusing is None:  # the halt has just ended
+        return
+    known = [PastHalt.from_document(document) for document in await store.documents([_halt_key(refusing.since)])]
+    if not known or now - known[0].seen >= NOTE_INTERVAL:
+        noted = PastHalt(refusing.actor, refusing.reason, refusing.since, now)
+        await store.write([Bundle((noted.write(),))])
+
+
+async def past_halts(store: Store) -> Sequence[PastHalt]:
+    found = await store.browse(Listing(PAST_HALTS, "", limit=MAX_PAST_HALTS, backwards=True))
+    return [PastHalt.from_document(document) for document in found]
+
+
+# -- what the entries say about halts ------------------------------------------------------------------
+
+
+class Halts(NamedTuple):
+    """The halts that may explain entries."""
+
+    current: Sequence[Halt]
+    past: Sequence[PastHalt]
+
+    def explain(self, entry: Entry, queue: str) -> Entry:
+        """Return the entry with the halt that made it late, and with the halt or pause that makes its job wait."""
+        return self._with_waiting_job(self._with_delay(entry), queue)
+
+    def _with_delay(self, entry: Entry) -> Entry:
+        halt = next((halt for halt in self.past if halt.covers(entry.utc)), None)
+        if halt is None or not is_to_explain(entry):
+            return entry
+        return _because(entry, f"the system was halted by {_by_whom(halt)}")
+
+    def _with_waiting_job(self, entry: Entry, queue: str) -> Entry:
+        halt = next((halt for halt in self.current if halt.queue in {None, queue}), None)
+        if halt is None or entry.became is not Became.FIRED:
+            return entry
+        what = "the system is halted" if halt.queue is None else f"queue {queue} is paused"
+        return _because(entry, f"its job waits: {what} by {_by_whom(halt)}")
+
+
+async def halts_around(store: Store, entries: Sequence[Entry]) -> Halts | None:
+    """Read the halts that may explain these entries; return None if there are none."""
+    current = await store.halts() if any(entry.became is Became.FIRED for entry in entries) else []
+    past = await past_halts(store) if any(is_to_explain(entry) for entry in entries) else []
+    return Halts(current, past) if current or past else None
+
+
+def is_to_explain(entry: Entry) -> bool:
+    return entry.late or entry.became is Became.COALESCED or entry.reason in {"too_late", "too_many", "missed"}
+
+
+def _because(entry: Entry, cause: str) -> Entry:
+    return replace(entry, halted=True, why=f"{entry.why}; {cause}" if entry.why else cause)
+
+
+def _by_whom(halt: Halt | PastHalt) -> str:
+    return f"{halt.actor} since {halt.since:%Y-%m-%d %H:%M:%S} UTC" + (f" ({halt.reason})" if halt.reason else "")
