@@ -72,10 +72,10 @@ def test_it_says_what_was_copied_and_what_is_next(run: Run, shop: Shop, tmp_path
     assert f"copied to {url}" in run("stats", "--store", shop.url).out
 
 
-def test_new_jobs_are_refused_by_the_source_and_told_why(run: Run, shop: Shop, tmp_path: Path) -> None:
+def test_the_source_rejects_new_jobs_and_says_why(run: Run, shop: Shop, tmp_path: Path) -> None:
     run("copy", shop.url, TARGET)
     with pytest.raises(
-        SystemHalted, match=rf"halted by copy \(copied to sqlite:///{tmp_path}/other.db\) and refuses new"
+        SystemHalted, match=rf"halted by copy \(copied to sqlite:///{tmp_path}/other.db\) and rejects new"
     ):
         shop.enqueue()
 

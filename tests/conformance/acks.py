@@ -307,6 +307,14 @@ class AckTests(StoreScenario):
             await store.report([ProgressReport(held.id, held.token, fraction, "")])
         assert (await look(store, held.id)).progress == Progress(0.9, "")
 
+    @pytest.mark.parametrize("fraction", [0.0, 1e-200, 1e-130, 1.0])
+    async def test_any_fraction_can_be_reported(self, store: Store, fraction: float) -> None:
+        held = await running(store)
+        assert await store.report([ProgressReport(held.id, held.token, fraction, "")]) == {held.id}
+        progress = (await look(store, held.id)).progress
+        assert progress is not None
+        assert progress.fraction == pytest.approx(fraction, abs=1e-129)
+
     async def test_a_new_run_starts_without_progress(self, store: Store) -> None:
         held = await running(store)
         await store.report([ProgressReport(held.id, held.token, 0.5, "half")])

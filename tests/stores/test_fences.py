@@ -23,7 +23,7 @@ from mainspring.stores.sqlite.liveness import Liveness
 from mainspring.stores.sqlite.store import SqlStore
 from mainspring.stores.sqlite.transaction import Transaction
 from mainspring.stores.tables import RUNNING
-from mainspring.stores.watch import Watch
+from mainspring.stores.workers import Watch
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import claim, join, outcome, put, running
 from tests.conformance.suite import StoreConformance

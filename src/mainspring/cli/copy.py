@@ -23,7 +23,7 @@ from mainspring.stores.sqlite import MemoryStore
 SHOWN = 20  # jobs that are listed by id
 DETAIL = """\
 Copies live jobs, dead letters, schedules and other documents, dedupe keys, pauses and the audit log; with --history
-finished jobs too. Ids stay the same. The source is halted and refuses new jobs; its running jobs may finish. Then
+finished jobs too. Ids stay the same. The source is halted and rejects new jobs; its running jobs may finish. Then
 everything is copied and compared, and the target is resumed. The source stays halted, so that nothing runs twice. If
 the command is interrupted, run it again to continue."""
 

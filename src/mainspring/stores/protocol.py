@@ -277,7 +277,7 @@ class Halt:
     since: datetime
     until: datetime | None = None  # when it ends by itself
     queue: str | None = None
-    accept: bool = True  # True: new jobs are accepted for later; False: refused with SystemHalted
+    accept: bool = True  # True: new jobs are accepted for later; False: rejected with SystemHalted
     number: int = field(default=0, compare=False)  # grows with each halt of a store; filled in by the store
 
     def __post_init__(self) -> None:
@@ -388,7 +388,7 @@ class Store(Protocol):
         """Insert jobs durably; with `connection`, as part of the caller's own transaction.
 
         A job whose id exists already is a repeated insert: it is reported as created, and nothing is inserted.
-        Raises SystemHalted and inserts nothing while a halt refuses new jobs.
+        Raises SystemHalted and inserts nothing while a halt rejects new jobs.
         """
 
     async def claim(
@@ -426,7 +426,7 @@ class Store(Protocol):
         """Write steps of running jobs and insert the jobs they spawn; return the inserted jobs of each save.
 
         The answer is None, and nothing is written, where the claim was lost. A step of the same name is replaced.
-        Callers may repeat it. The jobs are inserted even while a halt refuses new ones.
+        Callers may repeat it. The jobs are inserted even while a halt rejects new ones.
         """
 
     async def steps(self, job_id: str) -> list[Step]:
@@ -526,7 +526,7 @@ class Store(Protocol):
         """Write each bundle whose expected versions match; return the jobs that it inserted.
 
         The answer is None, and nothing of the bundle is written, if a version does not match. Callers may repeat it
-        with the same bundles. Raises SystemHalted and writes nothing if a halt refuses the jobs.
+        with the same bundles. Raises SystemHalted and writes nothing if a halt rejects the jobs.
         """
 
     async def documents(self, keys: Sequence[Key]) -> list[Document]:

@@ -19,7 +19,7 @@ def halt(actor: str = "ada", reason: str = "why", **given: Any) -> Halt:
 @pytest.mark.parametrize(
     ("standing", "said"),
     [
-        (halt(accept=False), r"the system is halted by ada \(why\) and refuses new jobs; resume it"),
+        (halt(accept=False), r"the system is halted by ada \(why\) and rejects new jobs; resume it"),
         (halt(accept=False, queue="mail", reason=""), r"queue 'mail' is paused by ada \(no reason given\)"),
     ],
 )

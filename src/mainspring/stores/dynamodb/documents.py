@@ -99,7 +99,7 @@ def is_alive(row: Row, now: Millis) -> bool:
 
 
 async def refuse_accepted_while_halted(table: Table, bundles: Sequence[Bundle]) -> None:
-    """Raise SystemHalted if a halt refuses the jobs of a bundle whose expected versions match."""
+    """Raise SystemHalted if a halt rejects the jobs of a bundle whose expected versions match."""
     refusing = [halt for halt in await halts.standing(table) if not halt.accept]
     if not refusing:
         return

@@ -18,7 +18,7 @@ from mainspring.stores.dynamodb.table import Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, delete, equals
 from mainspring.stores.engine.ack import JobState, crashed, stalled, takeover
 from mainspring.stores.protocol import AfterStall, Finding, Reaped, Severity, Takeover
-from mainspring.stores.watch import TimedRun, Watch
+from mainspring.stores.workers import TimedRun, Watch
 
 SWEEP_EVERY = 600.0  # seconds
 BURIED_WATCH = 600.0  # seconds during which the index may still show a late claim of a dead worker

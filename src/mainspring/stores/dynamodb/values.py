@@ -11,6 +11,8 @@ from mainspring.stores.dynamodb.client import Item
 
 Row = dict[str, Any]  # an item as Python values
 
+SMALLEST = 1e-130  # DynamoDB rejects numbers that are closer to zero; they are stored as 0
+
 
 def pack(values: Mapping[str, Any]) -> Item:
     """Convert a row to an item. Values that are None are left out."""
@@ -23,7 +25,7 @@ def attribute(value: Any) -> dict[str, Any]:
     if isinstance(value, bool):
         return {"BOOL": value}
     if isinstance(value, int | float):
-        return {"N": repr(value)}
+        return {"N": repr(value) if abs(value) >= SMALLEST else "0"}
     if isinstance(value, bytes):
         return {"B": b64encode(value).decode()}
     if isinstance(value, Mapping):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from zlib import crc32
 
-from mainspring.clock import Millis, to_datetime, to_millis
+from mainspring.clock import Millis
 from mainspring.ids import new_id
 from mainspring.job import Status
 from mainspring.stores.dynamodb.client import ConditionFailed, Item
@@ -16,6 +15,7 @@ from mainspring.stores.dynamodb.items import key, stamp, status_of, ttl, unstamp
 from mainspring.stores.dynamodb.table import Table, together
 from mainspring.stores.dynamodb.values import Row, absent, delete, equals, exists, higher, put, unpack, update
 from mainspring.stores.protocol import Pulse, WorkerInfo
+from mainspring.stores.workers import from_data, to_data
 
 WORKER_RETENTION: Millis = 86_400_000  # how long the item of a worker stays after its last heartbeat
 PARTITIONS = 4  # every claim reads its worker's item
@@ -28,17 +28,7 @@ def worker_key(worker: str) -> Item:
 
 
 async def join(table: Table, worker: WorkerInfo) -> None:
-    info = {
-        "host": worker.host,
-        "pid": worker.pid,
-        "queues": list(worker.queues),
-        "concurrency": worker.concurrency,
-        "heartbeat": worker.heartbeat,
-        "tasks": list(worker.tasks),
-        "version": worker.version,
-        "started_at": None if worker.started_at is None else to_millis(worker.started_at),
-    }
-    await sign_of_life(table, worker.id, {"info": json.dumps(info)})
+    await sign_of_life(table, worker.id, {"info": json.dumps(to_data(worker))})
 
 
 async def sign_of_life(table: Table, worker: str, more: Mapping[str, object] | None = None) -> Row:
@@ -124,17 +114,5 @@ async def confirm(table: Table, worker: str, number: int) -> None:
 
 
 def to_info(row: Row) -> WorkerInfo:
-    info = json.loads(row["info"])
-    started = info["started_at"]
-    known = WorkerInfo(
-        id=row["SK"],
-        host=info["host"],
-        pid=info["pid"],
-        queues=tuple(info["queues"]),
-        concurrency=info["concurrency"],
-        heartbeat=info["heartbeat"],
-        tasks=tuple(info["tasks"]),
-        version=info["version"],
-        started_at=None if started is None else to_datetime(started),
-    )
-    return replace(known, seen_at=to_datetime(unstamp(row["seen_at"])), stuck=int(row.get("stuck", 0)))
+    data = {**json.loads(row["info"]), "stuck": int(row.get("stuck", 0))}
+    return from_data(row["SK"], data, unstamp(row["seen_at"]))

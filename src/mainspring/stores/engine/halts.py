@@ -10,12 +10,12 @@ from mainspring.stores.protocol import COPIER, EVERY_QUEUE, Halt, WorkerInfo
 
 
 def refuse_while_halted(halts: Iterable[Halt], queues: Collection[str]) -> None:
-    """Raise if one of the halts refuses new jobs of these queues."""
+    """Raise if one of the halts rejects new jobs of these queues."""
     for halt in halts:
         if not halt.accept and (halt.queue is None or halt.queue in queues):
             what = "the system is halted" if halt.queue is None else f"queue {halt.queue!r} is paused"
             why = f"by {halt.actor} ({halt.reason or 'no reason given'})"
-            msg = f"{what} {why} and refuses new jobs; resume it, or try again later"
+            msg = f"{what} {why} and rejects new jobs; resume it, or try again later"
             raise SystemHalted(msg)
 
 

@@ -1,7 +1,7 @@
 """Read and confirm the halt of the whole system and the pauses of queues.
 
 Transactions that claim or insert hold a shared lock. A transaction that halts takes the same lock exclusively, so it
-waits until all of them have committed. Therefore no job starts, and no refused job is inserted, after `halt` returns.
+waits until all of them have committed. Therefore no job starts, and no rejected job is inserted, after `halt` returns.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ ENDED_IN_RANGE = "EXISTS (SELECT 1 FROM {s}.archive WHERE id BETWEEN %(first)s::
 def inserting(given: str) -> str:
     """Return a statement that inserts the given jobs and returns the number of new ones per queue.
 
-    It leaves out jobs that are already in the tables, and all jobs if one of their queues refuses new jobs.
+    It leaves out jobs that are already in the tables, and all jobs if one of their queues rejects new jobs.
     """
     return f"""
 WITH given AS MATERIALIZED ({given}),
@@ -119,7 +119,7 @@ async def insert_at_once(transaction: Transaction, jobs: list[NewJob]) -> list[I
     """Insert jobs without dedupe keys in one statement. It is a transaction by itself and checks for halts too."""
     ids, unless = list({job.id for job in jobs}), ["", *{job.queue for job in jobs}]
     new = known = 0
-    while not new and known < len(ids):  # none new: refused, all inserted before, or the halt has ended just now
+    while not new and known < len(ids):  # none new: rejected, all inserted before, or the halt has ended just now
         if len(jobs) == 1:
             new = await enqueue(transaction, jobs[0], alone=True)
         else:

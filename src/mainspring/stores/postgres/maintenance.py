@@ -11,7 +11,6 @@ from typing import Any
 
 import psycopg
 
-from mainspring.clock import to_millis
 from mainspring.job import Outcome
 from mainspring.stores.engine.ack import JobState, crashed, released, stalled, takeover
 from mainspring.stores.postgres import documents, partitions
@@ -21,7 +20,7 @@ from mainspring.stores.postgres.rows import LIVE_STATE, only_ids, to_state
 from mainspring.stores.postgres.transaction import PLAN_FREELY, SERVER_START, Transaction
 from mainspring.stores.protocol import AfterStall, Pulse, Takeover, WorkerInfo
 from mainspring.stores.tables import RUNNING
-from mainspring.stores.watch import TimedRun
+from mainspring.stores.workers import TimedRun, to_data
 
 # -- workers --------------------------------------------------------------------------------------------
 
@@ -59,17 +58,7 @@ SELECT id::text, reason FROM {{s}}.jobs WHERE status = {RUNNING} AND worker = %(
 
 
 async def join(transaction: Transaction, worker: WorkerInfo) -> None:
-    info = {
-        "host": worker.host,
-        "pid": worker.pid,
-        "queues": list(worker.queues),
-        "concurrency": worker.concurrency,
-        "heartbeat": worker.heartbeat,
-        "tasks": list(worker.tasks),
-        "version": worker.version,
-        "started_at": None if worker.started_at is None else to_millis(worker.started_at),
-    }
-    await transaction.do(JOIN, id=worker.id, info=json.dumps(info), queues=list(worker.queues))
+    await transaction.do(JOIN, id=worker.id, info=json.dumps(to_data(worker)), queues=list(worker.queues))
 
 
 async def leave(transaction: Transaction, worker: str) -> None:

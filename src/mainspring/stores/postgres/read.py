@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from mainspring.clock import Millis, to_datetime, to_millis
+from mainspring.clock import to_datetime, to_millis
 from mainspring.job import Attempt, Job, Move, Priority, TimelineEntry
 from mainspring.stores.columns import as_object
 from mainspring.stores.postgres import steps
@@ -25,6 +25,7 @@ from mainspring.stores.tables import (
     timeline_of,
     to_attempt,
 )
+from mainspring.stores.workers import from_data
 
 NUMBER = re.compile(r"\s*[+-]?\d+\s*")  # a part of a path that PostgreSQL also takes for an array index
 
@@ -258,22 +259,5 @@ async def workers(transaction: Transaction) -> list[WorkerInfo]:
     found: list[WorkerInfo] = []
     for row in await transaction.rows(WORKERS):
         with contextlib.suppress(LookupError, TypeError, AttributeError):
-            found.append(to_worker(*row))
+            found.append(from_data(*row))
     return found
-
-
-def to_worker(worker: str, info: dict[str, Any], seen_at: Millis) -> WorkerInfo:
-    return WorkerInfo(
-        id=worker,
-        host=info["host"],
-        pid=info["pid"],
-        queues=tuple(info["queues"]),
-        concurrency=info["concurrency"],
-        heartbeat=info["heartbeat"],
-        tasks=tuple(info["tasks"]),
-        version=info["version"],
-        started_at=None if info["started_at"] is None else to_datetime(info["started_at"]),
-        seen_at=to_datetime(seen_at),
-        polling=info.get("polling", False),
-        stuck=info.get("stuck", 0),
-    )

@@ -66,7 +66,7 @@ from mainspring.stores.protocol import (
     retry_at_once,
 )
 from mainspring.stores.records import Kind, Record, RecordPage
-from mainspring.stores.watch import Watch
+from mainspring.stores.workers import Watch
 
 T = TypeVar("T")
 log = get_log("mainspring.postgres")

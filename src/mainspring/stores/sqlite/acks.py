@@ -249,7 +249,7 @@ def save_requests(saves: Iterable[Save]) -> list[SaveRequest]:
 def save(transaction: Transaction, requests: list[SaveRequest]) -> list[list[Inserted] | None]:
     """Write steps and insert their jobs where the claim is still held; None where it was lost.
 
-    A halt does not refuse these jobs, so that a run that has begun can finish.
+    A halt does not reject these jobs, so that a run that has begun can finish.
     """
     held = {(job.id, job.token) for job in held_jobs(transaction, {request.fence for request in requests})}
     accepted = [request for request in requests if request.fence in held]

@@ -17,7 +17,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +25,7 @@ from typing import Protocol
 from mainspring.errors import StoreError
 from mainspring.stores.protocol import EVERY_QUEUE, Wake, WorkerInfo
 from mainspring.stores.sqlite.connection import DatabaseFile, FileConnection
+from mainspring.stores.workers import from_data, to_data
 
 LONGEST_SOCKET_PATH = 100  # bytes; the limit of operating systems is 104 to 108
 FOREIGN_WRITE_POLL = 0.25  # seconds; a commit by the application's own connection sends no wake-up
@@ -116,11 +117,9 @@ class Liveness:
     def workers(self) -> Iterator[WorkerInfo]:
         for path in sorted(self.directory.glob("*.lock")):
             with contextlib.suppress(OSError, ValueError, TypeError, LookupError):  # the file may come or go meanwhile
-                seen = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-                fields = json.loads(path.read_text("utf-8"))
-                fields["started_at"] = datetime.fromisoformat(fields["started_at"])
-                info = WorkerInfo(**{**fields, "queues": tuple(fields["queues"]), "tasks": tuple(fields["tasks"])})
-                yield replace(info, seen_at=seen, alive=not self.dead(info.id))
+                seen_at = round(path.stat().st_mtime * 1000)
+                info = from_data(path.stem, json.loads(path.read_text("utf-8")), seen_at)
+                yield replace(info, alive=not self.dead(info.id))
 
     def sweep(self) -> None:
         """Remove the files of dead workers, also of those that died before they had written theirs."""
@@ -284,10 +283,8 @@ def read_wakes(listener: socket.socket, queues: Iterable[str]) -> Wake:
 
 
 def describe(info: WorkerInfo) -> bytes:
-    started = (info.started_at or datetime.now(UTC)).isoformat()
-    fields = {**asdict(info), "started_at": started, "seen_at": None}
-    del fields["stuck"]
-    return show_stuck(info.stuck) + json.dumps(fields)[1:].encode()
+    data = to_data(replace(info, started_at=info.started_at or datetime.now(UTC)))
+    return show_stuck(info.stuck) + json.dumps(data)[1:].encode()
 
 
 def show_stuck(number: int) -> bytes:

@@ -20,7 +20,7 @@ from mainspring.stores.sqlite.liveness import Liveness
 from mainspring.stores.sqlite.rows import LIVE_STATE, to_state
 from mainspring.stores.sqlite.transaction import Transaction
 from mainspring.stores.tables import COUNT_JOBS, NEVER, ODD_ROWS, RUNNING, odd_rows, status_name
-from mainspring.stores.watch import TimedRun
+from mainspring.stores.workers import TimedRun
 
 # -- takeover -------------------------------------------------------------------------------------
 

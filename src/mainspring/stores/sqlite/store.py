@@ -67,7 +67,7 @@ from mainspring.stores.sqlite.reader import Reader
 from mainspring.stores.sqlite.timekeeper import Timekeeper
 from mainspring.stores.sqlite.transaction import Operation, Transaction
 from mainspring.stores.sqlite.writer import Writer
-from mainspring.stores.watch import Watch
+from mainspring.stores.workers import Watch
 
 P = ParamSpec("P")
 R = TypeVar("R")

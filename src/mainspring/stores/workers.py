@@ -1,20 +1,54 @@
-"""What one process sees of the workers: which of them are silent, and which runs last too long.
+"""Workers: what stores keep of them, and what one process sees of the others.
 
-Time is taken from this process's monotonic clock. No clocks are compared, and a change of a wall clock makes neither a
-healthy worker look dead nor a healthy run look stalled.
+`Watch` says which workers are silent, and which runs last too long. It takes time from this process's monotonic clock.
+So no clocks are compared, and a change of a wall clock makes neither a healthy worker look dead nor a healthy run look
+stalled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
-from mainspring.clock import Clock, Millis, to_millis
+from mainspring.clock import Clock, Millis, to_datetime, to_millis
 from mainspring.stores.protocol import WorkerInfo
 
 Heartbeat = int | str
 """Anything that changes with each heartbeat of a worker."""
+
+
+def to_data(worker: WorkerInfo) -> dict[str, Any]:
+    """Return what a store keeps of a worker, as JSON data."""
+    return {
+        "host": worker.host,
+        "pid": worker.pid,
+        "queues": list(worker.queues),
+        "concurrency": worker.concurrency,
+        "heartbeat": worker.heartbeat,
+        "tasks": list(worker.tasks),
+        "version": worker.version,
+        "started_at": None if worker.started_at is None else to_millis(worker.started_at),
+    }
+
+
+def from_data(worker: str, data: Mapping[str, Any], seen_at: Millis) -> WorkerInfo:
+    """Make a worker from `to_data`, and from what its heartbeats have added."""
+    return WorkerInfo(
+        id=worker,
+        host=data["host"],
+        pid=data["pid"],
+        queues=tuple(data["queues"]),
+        concurrency=data["concurrency"],
+        heartbeat=data["heartbeat"],
+        tasks=tuple(data["tasks"]),
+        version=data["version"],
+        started_at=None if data["started_at"] is None else to_datetime(data["started_at"]),
+        seen_at=to_datetime(seen_at),
+        polling=data.get("polling", False),
+        stuck=data.get("stuck", 0),
+    )
 
 
 @dataclass(slots=True)

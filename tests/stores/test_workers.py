@@ -6,7 +6,7 @@ import pytest
 
 from mainspring.clock import to_datetime
 from mainspring.stores.protocol import WorkerInfo
-from mainspring.stores.watch import TimedRun, Watch
+from mainspring.stores.workers import TimedRun, Watch
 from mainspring.testing.clock import ManualClock
 
 LEASE = 30.0
