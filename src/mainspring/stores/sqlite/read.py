@@ -111,15 +111,21 @@ def json_of(value: Any) -> str:
 # -- jobs -----------------------------------------------------------------------------------------
 
 
+GET = tuple(
+    f"""
+    SELECT {columns}, (SELECT traceback FROM mainspring_attempts
+                       WHERE job_id = {table}.id AND error_type IS NOT NULL ORDER BY number DESC LIMIT 1)
+    FROM {table} WHERE id IN (SELECT value FROM json_each(?))"""
+    for table, columns in COLUMNS.items()
+)
+
+
 def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[Job]:
     """Return jobs with their last traceback, in the order of the ids. Unknown ids are skipped."""
     found: dict[str, Job] = {}
-    for table, columns in COLUMNS.items():
-        statement = f"""
-            SELECT {columns}, (SELECT traceback FROM mainspring_attempts
-                               WHERE job_id = {table}.id AND error_type IS NOT NULL ORDER BY number DESC LIMIT 1)
-            FROM {table} WHERE id IN (SELECT value FROM json_each(?))"""
-        for *row, traceback in connection.execute(statement, (json.dumps(list(ids)),)):
+    given = (json.dumps(list(ids)),)
+    for statement in GET:
+        for *row, traceback in connection.execute(statement, given):
             found[row[0]] = to_job(row, traceback or "")
     return [found[job_id] for job_id in ids if job_id in found]
 
