@@ -21,6 +21,7 @@ from typing import Any
 import psycopg
 
 from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.pool import Connection, Pool
 
 QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")  # a test's data need not outlive a power cut
 SETTINGS = ("listen_addresses=", "max_connections=200", "shared_buffers=64MB", "autovacuum_naptime=60")
@@ -163,15 +164,17 @@ def fresh_schema() -> str:
     return f"test_{os.getpid()}_{next(numbers)}"
 
 
-# -- schemas that are used again: to make one costs more than most tests do ------------------------------
+# -- schemas and connections that are used again: to make one costs more than most tests do ---------------
 
 spare: defaultdict[str, list[str]] = defaultdict(list)
+idle: defaultdict[tuple[str, int], list[Connection]] = defaultdict(list)  # by server and by process
 TABLES = "jobs archive attempts steps dedupe counts halts workers audit audit_jobs documents"
 CLEAR = "".join(f"DELETE FROM {{schema}}.{table};" for table in TABLES.split())
+FORGET = "RESET ALL; SELECT pg_advisory_unlock_all()"
 
 
 class RecycledStore(PostgresStore):
-    """In a schema that is empty but perhaps not new, and is left so."""
+    """In a schema that is empty but perhaps not new, and is left so; with a connection of an earlier store."""
 
     def __init__(self, name: str | None = None, **settings: Any) -> None:
         self._dsn = dsn(name)
@@ -179,8 +182,22 @@ class RecycledStore(PostgresStore):
             self._dsn, schema_name=spare[self._dsn].pop() if spare[self._dsn] else fresh_schema(), **settings
         )
 
+    async def open(self) -> None:
+        if not self._is_open and self._pool.dsn == self._dsn:
+            self._pool._mine().free += idle.pop((self._dsn, os.getpid()), [])
+        await super().open()
+
     async def close(self) -> None:
+        pool = self._pool if self._pool.dsn == self._dsn else Pool(self._dsn)
+        connection = await pool._take(pool._mine())
         await super().close()
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
-            connection.execute(CLEAR.format(schema=self.schema).encode())
+        await connection.execute((CLEAR.format(schema=self.schema) + FORGET).encode(), prepare=False)
+        idle[self._dsn, os.getpid()].append(connection)
         spare[self._dsn].append(self.schema)
+
+
+@atexit.register
+def close_idle_connections() -> None:
+    for (_, process), connections in idle.items():
+        for connection in connections if process == os.getpid() else ():
+            connection.pgconn.finish()
