@@ -10,6 +10,7 @@ UV := uv==0.13.7
 # Three processes for two cores: many tests wait for processes and servers.
 CORES := $(or $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null),2)
 PYTEST_ALL_CORES = $(BIN)/python -m pytest -n $$(($(CORES) * 3 / 2)) --maxprocesses 4 --dist loadfile
+QUICK := -m "not slow"
 TYPED := src $(foreach d,tests bench examples,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))
 
 # The newest interpreter that runs: a name on PATH may be a version manager's shim for one that is not installed.
@@ -26,8 +27,13 @@ PYENV := $(or $(PYENV_ROOT),$(HOME)/.pyenv)
 PYTHONS ?= $(SUPPORTED:%=python%) $(wildcard $(SUPPORTED:%=$(PYENV)/versions/%.*/bin/python))
 VERSION := $(USABLE); print("%d.%d" % sys.version_info[:2])
 
+# Compiled modules are kept even if the environment forbids it. Compiling all tests takes ten seconds, and each of the
+# hundreds of processes that tests start would compile Mainspring again.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pyc
+
 .DEFAULT_GOAL := help
-.PHONY: help run test check quick environments others ready lint types imports bench chaos format lock clean
+.PHONY: help run test check quick collect environments others ready lint types imports bench chaos format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,37 +41,38 @@ help: ## list the targets
 run: $(READY) ## run the demo
 	$(BIN)/python -m mainspring.demo
 
-test: $(READY) ## everything that must pass: lint, types, layers, all tests; the quick tests on other Pythons
-	@$(MAKE) --no-print-directory -j 2 lint types imports environments
+test: ## everything that must pass: lint, types, layers, all tests; the quick tests on other Pythons
+	@$(MAKE) --no-print-directory -j 2 environments lint types imports collect
 	$(PYTEST_ALL_CORES)
 	@$(MAKE) --no-print-directory others
 
-# Compiled modules are kept even if the environment forbids it: compiling all tests again takes ten seconds.
-check others: export PYTHONDONTWRITEBYTECODE :=
-check others: export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pyc
 check: lint imports ## the same with the quick tests only
 	@$(MAKE) --no-print-directory -j 2 types quick
 
 quick: $(READY)
-	$(PYTEST_ALL_CORES) -q -m "not slow"
+	$(PYTEST_ALL_CORES) -q $(QUICK)
+
+# Compile all tests once, before several processes at a time would. What is wrong with them, the tests themselves report.
+collect: $(READY)
+	@$(BIN)/python -m pytest --collect-only -qq $(SELECTION) >/dev/null || true
 
 # Each version has its own environment from the same lock. A version that is missing or cannot be set up is skipped.
 # `make test` sets them up while other things run.
 GOAL := quick
-environments: $(READY)
-	@$(MAKE) --no-print-directory others GOAL=ready
+environments:
+	@$(MAKE) --no-print-directory others GOAL=collect
 
-others: $(READY) ## the quick tests on every other supported Python (PYTHONS="…": on these interpreters; empty: on none)
-	@done=$$($(BIN)/python -c '$(VERSION)'); \
+others: ## the quick tests on every other supported Python (PYTHONS="…": on these interpreters; empty: on none)
+	@$(FIND_PYTHON); test ! -x $(BIN)/python || python=$(BIN)/python; done=$$("$$python" -c '$(VERSION)'); \
 	for python in $(PYTHONS); do \
 		version=$$("$$python" -c '$(VERSION)' 2>/dev/null) || continue; \
 		case " $$done " in *" $$version "*) continue;; esac; done="$$done $$version"; \
 		again="$(MAKE) --no-print-directory VENV=.cache/python-$$version PYTHON=$$python"; \
+		if test $(GOAL) = collect; then { $$again ready && $$again collect SELECTION='$(QUICK)'; } & continue; fi; \
 		$$again ready || { echo "make: Python $$version is skipped: $$python could not set up its environment"; continue; }; \
-		test $(GOAL) = ready && continue; \
 		echo "Quick tests on Python $$version"; $$again quick || exit 1; \
-	done; \
-	test $(GOAL) = ready || for version in $(SUPPORTED); do case " $$done " in *" $$version "*) ;; *) \
+	done; wait; \
+	test $(GOAL) = collect || for version in $(SUPPORTED); do case " $$done " in *" $$version "*) ;; *) \
 		echo "make: Python $$version is skipped: found no interpreter of that version with venv and pip 22.3 or newer";; \
 	esac; done
 
@@ -102,9 +109,12 @@ lock: ## pin the newest versions again (with UPGRADE= keep the pins that still f
 clean: ## remove the environment and all caches
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
 
-# The environment is made without pip and filled from outside, as some systems ship no ensurepip; the lock pins a pip.
+# The environment is made without pip, as some systems ship no ensurepip. The pip that the lock pins is installed from
+# outside and installs the rest: older ones take twice as long.
 $(READY): pyproject.toml $(LOCK)
 	@$(FIND_PYTHON); test -x $(BIN)/python || "$$python" -m venv --without-pip $(VENV); \
 	echo "Setting up $(VENV) with $$($(BIN)/python --version)"; \
 	install() { "$$python" -m pip --python $(BIN)/python install -qq --no-compile --disable-pip-version-check "$$@"; }; \
-	install --require-hashes -r $(LOCK) && install --no-deps --no-build-isolation --editable . && touch $@
+	awk '/^[a-z]/ { is_pip = /^pip==/ } is_pip' $(LOCK) >$(VENV)/pip.txt && install --require-hashes -r $(VENV)/pip.txt && \
+	python=$(BIN)/python && install --require-hashes -r $(LOCK) && \
+	install --no-deps --no-build-isolation --editable . && touch $@
