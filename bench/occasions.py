@@ -21,7 +21,7 @@ from pathlib import Path
 
 from mainspring import Mainspring, Person
 from mainspring.clock import to_millis
-from mainspring.features.schedules.rules import zone_keys
+from mainspring.features.schedules.rules import tz_names
 from mainspring.testing.clock import ManualClock
 
 DAY = datetime(2026, 6, 15, tzinfo=UTC)
@@ -48,7 +48,7 @@ def parse() -> argparse.Namespace:
 
 def write_people(path: Path, people: int, *, same_day: bool) -> None:
     chance = random.Random(1)
-    zones = sorted(zone_keys())
+    names = sorted(tz_names())
     with path.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["id", "tz", "first_name", "last_name", "email", "birthday"])
@@ -56,7 +56,7 @@ def write_people(path: Path, people: int, *, same_day: bool) -> None:
             born = DAY.date() if same_day else date(2024, 1, 1) + timedelta(days=chance.randrange(366))
             day = born.replace(year=chance.randrange(1940, 2010, 4))
             name = f"p{number:07}"
-            rows.writerow([name, chance.choice(zones), "Ana", "Lee", f"{name}@example.com", day])
+            rows.writerow([name, chance.choice(names), "Ana", "Lee", f"{name}@example.com", day])
 
 
 async def measure(url: str, file: Path, options: argparse.Namespace) -> None:

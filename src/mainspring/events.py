@@ -18,8 +18,8 @@
 | JobReleased        | a worker handed a job back unfinished                               |
 | ScheduleFired      | a schedule fired and its job was created                            |
 | ScheduleSkipped    | occurrences were not fired: `reason` coalesced, overlap, paused, …  |
-| OccasionSent       | a person's occasion is due and its job was created                  |
-| OccasionSkipped    | an occasion was not sent: `reason` too_late, repeated               |
+| OccasionFired      | a person's occasion is due and its job was created                  |
+| OccasionSkipped    | an occasion did not fire: `reason` too_late, repeated               |
 | WorkerStarted      | a worker has started                                                |
 | WorkerStopped      | a worker has stopped                                                |
 | WorkerHeartbeat    | a worker has sent its heartbeat                                     |
@@ -175,7 +175,7 @@ class ScheduleSkipped(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OccasionSent(Event):
+class OccasionFired(Event):
     person: str
     kind: str
     on: date  # the local date

@@ -131,7 +131,7 @@ class Runtime:
     async def _hours_of_people(self, ids: set[str]) -> dict[str, LocalHours | InvalidPerson]:
         """Return the hours of people who have quiet hours. A person who does not exist is up to the handler."""
         from mainspring.features.people.person import quiet_hours
-        from mainspring.features.schedules.rules.zones import PACKAGED
+        from mainspring.features.schedules.rules.tz import PACKAGED
 
         found: dict[str, LocalHours | InvalidPerson] = {}
         for who, person in (await self.people.look_up(ids)).items():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mainspring import Occasion, Person
-from mainspring.features.people.plan import Plan
+from mainspring.features.people.plan import OccasionPlan
 from mainspring.stores.documents import Bundle, Key, Listing, Write
 from tests.cli.conftest import Run, Shop
 
@@ -168,7 +168,7 @@ def test_doctor_reports_occasions_that_no_worker_sends(people: Run, ana: Person,
     overdue = Person(id="bob", tz="UTC", occasions=[today])
     shop.app.run(shop.app.people.put(overdue))
     (document,) = shop.app.run(shop.app.store.documents([Key("occasions.name-day", "", "bob")]))
-    plan = Plan.from_document(document)
+    plan = OccasionPlan.from_document(document)
     assert plan.next
     an_hour_ago = replace(plan, next=plan.next._replace(due=shop.app.now() - timedelta(hours=1)))
     shop.app.run(shop.app.store.write([Bundle((an_hour_ago.write(shop.app.now()),))]))

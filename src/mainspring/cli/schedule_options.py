@@ -10,7 +10,7 @@ from mainspring.cli.exits import UsageError
 from mainspring.cli.parser import Parser, parse_positive
 from mainspring.features.schedules.rules import Misfire, Schedule
 from mainspring.features.schedules.rules.policies import MISFIRES, OVERLAPS
-from mainspring.features.schedules.rules.zones import FOLDS, GAPS
+from mainspring.features.schedules.rules.tz import FOLDS, GAPS
 
 PLAIN = ("rule", "tz", "gap", "fold", "overlap", "jitter", "start", "end")
 OF_MISFIRE = ("misfire", "grace", "max")

@@ -43,7 +43,7 @@ from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError, ScheduleNotFound
 from mainspring.features.schedules.api import compare_stored
 from mainspring.features.schedules.firing import Entry
-from mainspring.features.schedules.rules import PACKAGED, Occurrence, Schedule, Zones, preview_schedule
+from mainspring.features.schedules.rules import PACKAGED, Occurrence, Schedule, TzData, preview_schedule
 from mainspring.features.schedules.rules.timeline import TICK
 from mainspring.features.schedules.storage import StoredSchedule
 from mainspring.humanize import show_moment
@@ -310,13 +310,13 @@ def diff_schedule(args: Namespace, terminal: Terminal) -> int:
         before, now = app.run(app.schedules.get(args.id)), app.now()
         after = before.replaced(changed_schedule(app, args, before.schedule), now)
     ahead = timedelta(days=args.days)
-    zones = PACKAGED if args.tzdata is None else Zones(directory_of(args))
-    changes = compare_stored(before, after, now, ahead, zones=zones)
+    tzdata = PACKAGED if args.tzdata is None else TzData(directory_of(args))
+    changes = compare_stored(before, after, now, ahead, tzdata=tzdata)
     if terminal.json:
         counts = {kind: sum(change.kind == kind for change in changes) for kind in ("added", "removed", "moved")}
         terminal.emit({"days": args.days, **counts, "changes": plain_changes(changes[: args.count])})
         return Exit.OK
-    say_diff_title(terminal, before.schedule, after.schedule, zones)
+    say_diff_title(terminal, before.schedule, after.schedule, tzdata)
     say_changes(terminal, changes, ahead, args.count, now)
     return Exit.OK
 
@@ -339,9 +339,9 @@ def directory_of(args: Namespace) -> Path:
     raise UsageError(msg, args.prog)
 
 
-def say_diff_title(terminal: Terminal, before: Schedule, after: Schedule, zones: Zones) -> None:
+def say_diff_title(terminal: Terminal, before: Schedule, after: Schedule, tzdata: TzData) -> None:
     terminal.say(f"before: {before.describe()}")
-    newer = "" if zones is PACKAGED else f" (tzdata {zones.version} instead of {PACKAGED.version})"
+    newer = "" if tzdata is PACKAGED else f" (tzdata {tzdata.version} instead of {PACKAGED.version})"
     terminal.say(f"after:  {after.describe()}{newer}")
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mainspring.features.people import Occasion, Person
 from mainspring.features.people.firing import firing_of, passed_over
-from mainspring.features.people.plan import Plan, ended, planned
+from mainspring.features.people.plan import OccasionPlan, ended, planned
 from mainspring.features.schedules.firing import Entry
 from mainspring.job import NewJob
 
@@ -33,7 +33,7 @@ class Life:
 
     now: datetime
     fields: dict[str, Any] = field(default_factory=dict)
-    plan: Plan | None = None
+    plan: OccasionPlan | None = None
     sent: list[tuple[date, datetime]] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     numbers: Any = field(default_factory=count)
@@ -51,7 +51,7 @@ class Life:
     def delete(self) -> None:
         assert self.plan
         after = ended(self.plan)
-        self.plan = None if after.sent is None else after  # as `Plan.write` has it
+        self.plan = None if after.sent is None else after  # as `OccasionPlan.write` has it
 
     def pass_until(self, moment: datetime) -> None:
         while self.plan and self.plan.next and self.plan.next.due <= moment:
@@ -66,7 +66,7 @@ class Life:
         self.plan = firing.after
         self.entries += firing.entries
 
-    def _job(self, plan: Plan, now: datetime) -> NewJob:
+    def _job(self, plan: OccasionPlan, now: datetime) -> NewJob:
         assert plan.next
         self.sent.append((plan.next.on, now))
         return NewJob(str(next(self.numbers)), "greet", "{}")

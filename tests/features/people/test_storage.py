@@ -13,7 +13,7 @@ import pytest
 from mainspring import Mainspring, Occasion, Person, Window, testing
 from mainspring.clock import to_millis
 from mainspring.errors import InvalidPerson
-from mainspring.features.people.plan import Plan, Times
+from mainspring.features.people.plan import OccasionPlan, Times
 from mainspring.features.people.storage import KINDS, kind_tzdata, mark_kind
 from mainspring.job import Status
 from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
@@ -216,6 +216,6 @@ def test_what_is_not_used_is_not_written() -> None:
     data = json.loads(person.to_json({}))
     assert set(data) == {"id", "tz", "first_name", "last_name", "addresses", "attributes", "occasions"}
     assert set(data["occasions"][0]) == {"kind", "date", "at", "feb29", "late", "grace"}
-    plan = Plan("ana", "birthday", Times.of(person, person.occasions[0]))
+    plan = OccasionPlan("ana", "birthday", Times.of(person, person.occasions[0]))
     assert set(plan.to_data()) == {"times", "tzdata"}
     assert set(plan.to_data()["times"]) == {"tz", "date", "at", "feb29", "grace"}

@@ -12,8 +12,8 @@ import pytest
 
 from mainspring import Context, Mainspring, Occasion, Person, Retry, Window, testing
 from mainspring.errors import ConfigurationError, PersonNotFound
-from mainspring.events import OccasionSent, OccasionSkipped
-from mainspring.features.schedules.rules import zone_keys
+from mainspring.events import OccasionFired, OccasionSkipped
+from mainspring.features.schedules.rules import tz_names
 from mainspring.job import Status
 from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.testing.kit import Kit
@@ -100,11 +100,11 @@ async def test_the_message_is_sent_at_nine_local_time(  # noqa: PLR0917 - a tabl
 async def test_a_year_with_many_people_everywhere(app: Mainspring, kit: Kit, sent: Sent) -> None:
     """Each occasion once, at its local time, and nobody forgotten."""
     chance = random.Random(3)
-    zones = sorted(zone_keys())
+    names = sorted(tz_names())
     days = [f"{date(2024, 1, 1) + timedelta(days=number):%m-%d}" for number in range(366)]
     days.remove("01-02")  # the day on which this begins
     people = [
-        a_person(chance.choice(zones), chance.choice(days), f"p{number:03}", feb29=chance.choice(["feb28", "mar1"]))
+        a_person(chance.choice(names), chance.choice(days), f"p{number:03}", feb29=chance.choice(["feb28", "mar1"]))
         for number in range(196)
     ]
     people += [
@@ -226,7 +226,7 @@ async def test_what_is_late_waits_for_the_end_of_quiet_hours_too(app: Mainspring
 
 async def test_what_was_missed_is_caught_up_within_the_grace(app: Mainspring, kit: Kit, sent: Sent) -> None:
     told: list[Any] = []
-    app.on(OccasionSent, OccasionSkipped)(told.append)
+    app.on(OccasionFired, OccasionSkipped)(told.append)
     await app.people.put_many(
         [
             a_person("UTC", "06-07", "late"),
@@ -245,8 +245,8 @@ async def test_what_was_missed_is_caught_up_within_the_grace(app: Mainspring, ki
     assert ledger["too late"].why == "3d12h late, and its grace is 3d"
     assert ledger["strict"].reason == "too_late"
     assert {(type(one).__name__, one.person) for one in told} == {
-        ("OccasionSent", "late"),
-        ("OccasionSent", "patient"),
+        ("OccasionFired", "late"),
+        ("OccasionFired", "patient"),
         ("OccasionSkipped", "too late"),
         ("OccasionSkipped", "strict"),
     }

@@ -21,8 +21,8 @@ import pytest
 from mainspring import Mainspring, Occasion, Person, timers
 from mainspring.clock import duration
 from mainspring.errors import SystemHalted
-from mainspring.events import OccasionSent
-from mainspring.features.people.plan import Plan
+from mainspring.events import OccasionFired
+from mainspring.features.people.plan import OccasionPlan
 from mainspring.features.people.timer import PLANS_AT_A_TIME, PLANS_PER_WRITE, YIELD_TO_OTHERS, OccasionTimer
 from mainspring.features.schedules.rules import tzdata_version
 from mainspring.job import Inserted
@@ -205,7 +205,7 @@ async def test_a_burst_is_one_line_of_the_log(clock: ManualClock, caplog: pytest
     app = Mainspring(MemoryStore(clock=clock))
     app.occasion("birthday")(greet)
     told: list[str] = []
-    app.on(OccasionSent)(lambda event: told.append(event.person))
+    app.on(OccasionFired)(lambda event: told.append(event.person))
     await app.people.put_many(a_person(number) for number in range(30))
     await app.people.put(a_person(30).with_changes(tz="America/New_York"))
     clock.advance(timedelta(hours=20))
@@ -215,8 +215,8 @@ async def test_a_burst_is_one_line_of_the_log(clock: ManualClock, caplog: pytest
         await app.runtime.timers.run_due()
     await app.runtime.bus.flush()
     lines = [record.getMessage() for record in caplog.records if record.name == "mainspring.occasions"]
-    assert lines[0] == "occasions_sent kind='birthday' number=30"
-    assert [line.split()[:2] for line in lines[1:]] == [["occasion_sent", "person='p030'"]]
+    assert lines[0] == "occasions_fired kind='birthday' number=30"
+    assert [line.split()[:2] for line in lines[1:]] == [["occasion_fired", "person='p030'"]]
     assert len(told) == 31
     await app.close()
 
@@ -229,7 +229,7 @@ async def test_many_of_one_kind_do_not_hold_up_another(clock: ManualClock, monke
     app.occasion("birthday")(greet)
     app.occasion("name-day", name="celebrate")(greet)
     order: list[str] = []
-    app.on(OccasionSent)(lambda event: order.append(event.kind))
+    app.on(OccasionFired)(lambda event: order.append(event.kind))
     await app.people.put_many(a_person(number) for number in range(250))
     await app.people.put_occasion("p000", Occasion(kind="name-day", date="03-02"))
     clock.advance(timedelta(days=1))
@@ -244,7 +244,7 @@ async def test_plans_follow_a_new_tzdata(make: Make) -> None:
     async with apps(make) as (app,):
         await app.people.put(a_person(1))
         (document,) = await app.store.documents([Key("occasions.birthday", "", "p001")])
-        right = Plan.from_document(document)
+        right = OccasionPlan.from_document(document)
         assert right.next
         hour = timedelta(hours=1)
         wrong = right.next._replace(utc=right.next.utc + hour, due=right.next.due + hour)

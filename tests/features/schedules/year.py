@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 from mainspring import Mainspring
 from mainspring.clock import to_datetime
 from mainspring.features.schedules.firing import SCHEDULES, Entry
-from mainspring.features.schedules.rules import PACKAGED, Misfire, Zones
+from mainspring.features.schedules.rules import PACKAGED, Misfire, TzData
 from mainspring.features.schedules.timer import PastHalt, past_halts
 from mainspring.job import Status
 from mainspring.options import Retention
@@ -97,16 +97,16 @@ class Died(Exception):
 @dataclass
 class Process:
     app: Mainspring
-    zones: Zones
+    tzdata: TzData
     starting: bool = True
 
 
 class World:
-    def __init__(self, make: Make, clock: ManualClock, newer: Zones, rng: random.Random) -> None:
+    def __init__(self, make: Make, clock: ManualClock, newer: TzData, rng: random.Random) -> None:
         self._make, self._clock, self._newer, self._rng = make, clock, newer, rng
         self.start = self.now()
         self.processes: list[Process] = []
-        self.zones = PACKAGED_ONES
+        self.tzdata = PACKAGED_ONES
         self.pauses: list[tuple[datetime, datetime]] = []
         self.looks: set[datetime] = set()
         self.entries: dict[tuple[str, str], Entry] = {}
@@ -136,7 +136,7 @@ class World:
         app = Mainspring(self._make(), retention=KEEP)
         app.task(name="work")(work)
         self._interrupt(app)
-        self.processes.append(Process(app, self.zones))
+        self.processes.append(Process(app, self.tzdata))
 
     def _interrupt(self, app: Mainspring) -> None:
         """Between deciding and writing, a process may stand still for hours, or die; or it dies right after."""
@@ -169,7 +169,7 @@ class World:
     async def turn(self, process: Process) -> None:
         """What a worker's timer does: find next times anew now and then, and fire what is due."""
         try:
-            with PACKAGED.reading(process.zones):
+            with PACKAGED.reading(process.tzdata):
                 if process.starting or self._rng.random() < 0.2:
                     await process.app.runtime.timers.refresh()
                 process.starting = False
@@ -188,8 +188,8 @@ class World:
 
     async def live_until(self, end: datetime, changes_at: datetime) -> None:
         while self.now() < end:
-            if self.zones is PACKAGED_ONES and self.now() >= changes_at:
-                self.zones = self._newer
+            if self.tzdata is PACKAGED_ONES and self.now() >= changes_at:
+                self.tzdata = self._newer
                 self.note("a new tzdata")
             if self.now() >= changes_at + UPGRADED_WITHIN:
                 await self._end_old_ones()
@@ -203,7 +203,7 @@ class World:
         await self._finish()
 
     async def _end_old_ones(self) -> None:
-        for process in [one for one in self.processes if one.zones is not self.zones]:
+        for process in [one for one in self.processes if one.tzdata is not self.tzdata]:
             await self.end(process)
 
     async def _pass_time(self) -> None:
@@ -271,7 +271,7 @@ class World:
         if self._paused_since is None and self.now() < self._steady_until:
             return
         app = Mainspring(self._make())
-        with PACKAGED.reading(self.zones):
+        with PACKAGED.reading(self.tzdata):
             if self._paused_since is None:
                 self._paused_since = self.now()
                 await app.schedules.pause("paused")
@@ -371,15 +371,15 @@ async def live(kind: str, folder: Path, seed: int, *, start: datetime, days: int
 
 
 WITHOUT_SUMMER = "Africa/Lagos"
-PACKAGED_ONES = Zones()
+PACKAGED_ONES = TzData()
 
 
-def newer_tzdata(folder: Path) -> Zones:
+def newer_tzdata(folder: Path) -> TzData:
     """All zones as they are, but for one."""
-    zones = folder / "zoneinfo"
+    copy = folder / "zoneinfo"
     shutil.copytree(
-        str(files("tzdata").joinpath("zoneinfo")), zones, ignore=shutil.ignore_patterns("*.py", "__pycache__")
+        str(files("tzdata").joinpath("zoneinfo")), copy, ignore=shutil.ignore_patterns("*.py", "__pycache__")
     )
-    shutil.copy(zones / WITHOUT_SUMMER, zones / CHANGED)
-    (zones / "+VERSION").write_text("2999a\n", "ascii")
-    return Zones(zones)
+    shutil.copy(copy / WITHOUT_SUMMER, copy / CHANGED)
+    (copy / "+VERSION").write_text("2999a\n", "ascii")
+    return TzData(copy)

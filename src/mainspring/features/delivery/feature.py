@@ -111,8 +111,8 @@ def put_off(claim: Claim, opening: Millis, now: Millis, hours: LocalHours) -> Re
 
 
 def reason_of(opening: Millis, hours: LocalHours) -> str:
-    wall: datetime = to_datetime(opening).astimezone(hours.zone.info)
-    span = f"{hours.hours.describe()} in {hours.zone.key}"
+    wall: datetime = to_datetime(opening).astimezone(hours.tz.info)
+    span = f"{hours.hours.describe()} in {hours.tz.key}"
     return f"outside of the hours for delivery, {span}; they open {wall:%Y-%m-%d %H:%M} there"
 
 

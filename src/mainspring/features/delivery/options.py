@@ -16,7 +16,7 @@ from mainspring.errors import ConfigurationError, InvalidSchedule
 if TYPE_CHECKING:
     from mainspring.features.schedules.rules.hours import Hours
     from mainspring.features.schedules.rules.parse import TimeOfDay, Weekday
-    from mainspring.features.schedules.rules.zones import Zone
+    from mainspring.features.schedules.rules.tz import TimeZone
 
 OPTION = "deliver"
 
@@ -45,7 +45,7 @@ class Window:
     def local(self) -> LocalHours:
         from mainspring.features.schedules.rules.hours import Hours  # noqa: PLC0415 - see the module's docstring
         from mainspring.features.schedules.rules.parse import times_of_day, weekdays  # noqa: PLC0415
-        from mainspring.features.schedules.rules.zones import PACKAGED  # noqa: PLC0415
+        from mainspring.features.schedules.rules.tz import PACKAGED  # noqa: PLC0415
 
         (start,), (end,) = times_of_day(self.start, "start"), times_of_day(self.end, "end")
         if start == end:
@@ -83,11 +83,11 @@ class LocalHours(NamedTuple):
     """Hours of the day in a time zone."""
 
     hours: Hours
-    zone: Zone
+    tz: TimeZone
 
     def opening(self, now: Millis) -> Millis:
         """Return this moment if it is within the hours, else when they begin."""
-        found = self.hours.opening(self.zone, to_datetime(now).replace(tzinfo=None)).replace(tzinfo=UTC)
+        found = self.hours.opening(self.tz, to_datetime(now).replace(tzinfo=None)).replace(tzinfo=UTC)
         return max(now, to_millis(found))
 
 

@@ -55,7 +55,7 @@ def at(moment: datetime, tz: str | None, fold: Literal["first", "second"]) -> Un
         msg = f"sleep_until({moment!r}, tz={tz!r}): it has a time zone already; give a naive datetime, or leave out tz"
         raise ConfigurationError(msg)
     else:
-        from mainspring.features.schedules.rules.zones import PACKAGED  # noqa: PLC0415 - slow to import, and only needed for wall times
+        from mainspring.features.schedules.rules.tz import PACKAGED  # noqa: PLC0415 - slow to import, and only needed for wall times
 
         (found,) = PACKAGED.get(tz).resolve(moment, "shift", fold)
         instant = to_millis(found.utc.replace(tzinfo=UTC))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mainspring.errors import ConfigurationError, InvalidPerson, PersonNotFound, StoreBusy
 from mainspring.features.people.occasion import Occasion
 from mainspring.features.people.person import Person, is_id
-from mainspring.features.people.plan import Plan, collection_of
+from mainspring.features.people.plan import OccasionPlan, collection_of
 from mainspring.features.people.rows import Problem, Report, Row, read_rows
 from mainspring.features.people.search import Found, Search
 from mainspring.features.people.storage import (
@@ -180,7 +180,7 @@ class People:
         msg = f"other processes changed person {changes[remaining[0]][0]!r} during each attempt to change it; try again"
         raise StoreBusy(msg)
 
-    async def _want(self, changes: Changes) -> tuple[list[WantedChange], Mapping[Key, Plan]]:
+    async def _want(self, changes: Changes) -> tuple[list[WantedChange], Mapping[Key, OccasionPlan]]:
         """Return the changes, and the plans that they may affect. An unreadable plan makes a change invalid."""
         known = await self._read([person_id for person_id, _ in changes])
         wanted = [WantedChange.of(person_id, change, known[person_id]) for person_id, change in changes]
@@ -189,7 +189,9 @@ class People:
             wanted = [WantedChange(change.id, change.known, problems.get(change.id, change.new)) for change in wanted]
         return wanted, plans
 
-    async def _write(self, wanted: Sequence[WantedChange], plans: Mapping[Key, Plan], by: By | None) -> set[int]:
+    async def _write(
+        self, wanted: Sequence[WantedChange], plans: Mapping[Key, OccasionPlan], by: By | None
+    ) -> set[int]:
         """Write the changes; return the indexes of those that are done. Another process changed the other people."""
         await self._note({kind for change in wanted for kind in change.kinds})
         now = self._services.now()
@@ -207,14 +209,16 @@ class People:
         there = {document.key.id: StoredPerson.from_document(document) for document in found}
         return {person_id: there.get(person_id, NO_PERSON) for person_id in wanted}
 
-    async def _plans(self, wanted: Sequence[WantedChange]) -> tuple[Mapping[Key, Plan], Mapping[str, InvalidPerson]]:
+    async def _plans(
+        self, wanted: Sequence[WantedChange]
+    ) -> tuple[Mapping[Key, OccasionPlan], Mapping[str, InvalidPerson]]:
         """Return the plans of these people by key, and the errors of unreadable plans by person."""
         keys = [Key(collection_of(kind), "", change.id) for change in wanted for kind in change.kinds]
-        plans: dict[Key, Plan] = {}
+        plans: dict[Key, OccasionPlan] = {}
         problems: dict[str, InvalidPerson] = {}
         for document in await self._services.store.documents(keys) if keys else []:
             try:
-                plans[document.key] = Plan.from_document(document)
+                plans[document.key] = OccasionPlan.from_document(document)
             except InvalidPerson as error:
                 problems[document.key.id] = error
         return plans, problems

@@ -10,21 +10,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 
-from mainspring.features.people.plan import Moment, Next, Plan
+from mainspring.features.people.plan import Moment, Next, OccasionPlan
 from mainspring.features.schedules.firing import Became, Entry, Firing, Ledger
 from mainspring.features.schedules.rules import tzdata_version
 from mainspring.features.schedules.rules.parse import write_length
 from mainspring.features.schedules.rules.policies import LATE_AFTER
 from mainspring.job import NewJob
 
-MakeJob = Callable[[Plan, datetime], NewJob]  # makes the job for the plan's next message
+MakeJob = Callable[[OccasionPlan, datetime], NewJob]  # makes the job for the plan's next message
 OCCASIONS = Ledger("occasion_ledger", timedelta(days=800))
 SECOND = timedelta(seconds=1)
 LATE_SECONDS = LATE_AFTER.total_seconds()
 REPEATED = "repeated"
 
 
-def firing_of(plan: Plan, now: datetime, make_job: MakeJob) -> Firing[Plan]:
+def firing_of(plan: OccasionPlan, now: datetime, make_job: MakeJob) -> Firing[OccasionPlan]:
     """Decide what to do with a plan that is due. If several years were missed, skip those that are too late."""
     if plan.tzdata < tzdata_version():
         plan = plan.derived()
@@ -68,20 +68,20 @@ def day_of(entry: Entry) -> date:
     return date.fromisoformat(entry.nominal[:10])
 
 
-def fired(plan: Plan, upcoming: Next, job_id: str, now: datetime) -> OccasionEntry:
+def fired(plan: OccasionPlan, upcoming: Next, job_id: str, now: datetime) -> OccasionEntry:
     lateness = (now - upcoming.utc).total_seconds()
     entry = _entry(Became.FIRED, plan, upcoming, now)
     entry.job_id, entry.lateness, entry.late = job_id, lateness, lateness > LATE_SECONDS
     return entry
 
 
-def too_late(plan: Plan, upcoming: Next, now: datetime) -> OccasionEntry:
+def too_late(plan: OccasionPlan, upcoming: Next, now: datetime) -> OccasionEntry:
     late = (now - upcoming.due) // SECOND * SECOND
     why = f"{write_length(late)} late, and its grace is {plan.times.grace}"
     return _skipped(plan, upcoming, now, "too_late", why)
 
 
-def passed_over(before: Plan | None, after: Plan, now: datetime) -> list[OccasionEntry]:
+def passed_over(before: OccasionPlan | None, after: OccasionPlan, now: datetime) -> list[OccasionEntry]:
     """Return an entry for a message that will not be sent because its date was changed to one that has passed."""
     if before is None or before.next is None or after.gone:
         return []
@@ -98,11 +98,11 @@ def repeated(entry: Entry, job_id: str) -> Entry:
     return replace(entry, became=Became.SKIPPED, reason=REPEATED, why=why, job_id=job_id, lateness=0.0, late=False)
 
 
-def _skipped(plan: Plan, moment: Next | Moment, now: datetime, reason: str, why: str) -> OccasionEntry:
+def _skipped(plan: OccasionPlan, moment: Next | Moment, now: datetime, reason: str, why: str) -> OccasionEntry:
     entry = _entry(Became.SKIPPED, plan, moment, now)
     decided = f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
     return replace(entry, key=f"{decided} {plan.kind}", reason=reason, why=why)
 
 
-def _entry(became: Became, plan: Plan, moment: Next | Moment, now: datetime) -> OccasionEntry:
+def _entry(became: Became, plan: OccasionPlan, moment: Next | Moment, now: datetime) -> OccasionEntry:
     return OccasionEntry(became, now, f"{moment.on}T{plan.times.at}", moment.utc, plan.kind)

@@ -11,7 +11,7 @@ from mainspring.clock import duration
 from mainspring.errors import InvalidPerson
 from mainspring.features.people.api import People
 from mainspring.features.people.firing import OCCASIONS, OccasionEntry
-from mainspring.features.people.plan import Plan, collection_of
+from mainspring.features.people.plan import OccasionPlan, collection_of
 from mainspring.features.people.storage import known_kinds
 from mainspring.features.schedules.rules import PACKAGED
 from mainspring.services import Services
@@ -67,13 +67,13 @@ class Occasions:
         return [OccasionEntry.from_document(document) for document in found]
 
 
-def _readable(documents: Iterable[Document]) -> Iterator[Plan]:
+def _readable(documents: Iterable[Document]) -> Iterator[OccasionPlan]:
     """Yield the plans that this version can read. Newer versions handle the others."""
     for document in documents:
         with suppress(InvalidPerson):
-            yield Plan.from_document(document)
+            yield OccasionPlan.from_document(document)
 
 
-def _upcoming(plan: Plan) -> Upcoming:
+def _upcoming(plan: OccasionPlan) -> Upcoming:
     assert plan.next is not None  # noqa: S101 - a plan without one is never due
     return Upcoming(plan.person, plan.kind, plan.next.on, plan.next.due, plan.times.tz)

@@ -23,7 +23,7 @@ from mainspring.errors import MainspringError
 from mainspring.features.people.occasion import Occasion, read_day, read_grace, read_time
 from mainspring.features.people.person import Person, quiet_hours, unreadable
 from mainspring.features.schedules.rules import PACKAGED, Yearly, tzdata_version
-from mainspring.features.schedules.rules.zones import Zone
+from mainspring.features.schedules.rules.tz import TimeZone
 from mainspring.stores.documents import ABSENT, Document, Key, Write
 
 LAST_YEAR = 9998
@@ -45,7 +45,7 @@ class Next(NamedTuple):
 
 
 @dataclass(slots=True)
-class Plan:
+class OccasionPlan:
     """The plan of one occasion. Treat it as immutable; `Write` says why it is not frozen."""
 
     person: str
@@ -91,7 +91,7 @@ class Plan:
         return {**data, "gone": True} if self.gone else data
 
     @classmethod
-    def from_document(cls, document: Document) -> Plan:
+    def from_document(cls, document: Document) -> OccasionPlan:
         person, kind = document.key.id, document.key.collection.partition(".")[2]
         try:
             return cls._from_data(person, kind, from_json(document.data), document.version)
@@ -101,7 +101,7 @@ class Plan:
             raise unreadable(person, why, what) from error
 
     @classmethod
-    def _from_data(cls, person: str, kind: str, data: dict[str, Any], version: str) -> Plan:
+    def _from_data(cls, person: str, kind: str, data: dict[str, Any], version: str) -> OccasionPlan:
         given, sent = data.pop("next", None), data.pop("sent", None)
         return cls(
             person=person,
@@ -117,11 +117,11 @@ class Plan:
 
     # -- what comes next ------------------------------------------------------------------------------
 
-    def beyond(self, *, sent: bool = False) -> Plan:
+    def beyond(self, *, sent: bool = False) -> OccasionPlan:
         """Return the plan for a later year, after the next message was sent or skipped."""
         assert self.next is not None  # noqa: S101 - called only if there is one
         later = self.times.from_year(self._first_year(self.next.on.year + 1))
-        return Plan(  # not `replace`, which takes twice as long: every plan of a burst gets here
+        return OccasionPlan(  # not `replace`, which takes twice as long: every plan of a burst gets here
             self.person,
             self.kind,
             self.times,
@@ -133,7 +133,7 @@ class Plan:
             self.others,
         )
 
-    def derived(self) -> Plan:
+    def derived(self) -> OccasionPlan:
         """Return this with the instant of the next message computed again, with today's tzdata."""
         if self.next is None or (moment := self.times.in_year(self.next.on.year)) is None:
             return replace(self, tzdata=tzdata_version())
@@ -141,7 +141,7 @@ class Plan:
         due = max(moment.utc, self.next.due) if put_off else moment.utc
         return replace(self, next=Next(moment.on, moment.utc, due), tzdata=tzdata_version())
 
-    def rewound(self, now: datetime) -> Plan:
+    def rewound(self, now: datetime) -> OccasionPlan:
         """Return this with a future message that a clock which was ahead had skipped, but never one that was sent."""
         moment = self.times.from_year(self._first_year(self.times.today(now).year))
         if moment is not None and moment.utc <= now:
@@ -165,13 +165,13 @@ def on_time(moment: Moment) -> Next:
 # -- what a change does -----------------------------------------------------------------------------------
 
 
-def planned(known: Plan | None, person: Person, occasion: Occasion, now: datetime) -> Plan:
+def planned(known: OccasionPlan | None, person: Person, occasion: Occasion, now: datetime) -> OccasionPlan:
     """Return the plan for an occasion as it is now. That is `known` itself if its times have not changed."""
     times = Times.of(person, occasion)
     if known is None or known.gone:
         sent, version, others = (None, ABSENT, {}) if known is None else (known.sent, known.version, known.others)
         first = _first(times, sent, occasion, now)
-        return Plan(person.id, occasion.kind, times, first, sent, version=version, others=others)
+        return OccasionPlan(person.id, occasion.kind, times, first, sent, version=version, others=others)
     if known.times == times:
         return known
     moved = replace(known, times=times, tzdata=tzdata_version())
@@ -180,7 +180,7 @@ def planned(known: Plan | None, person: Person, occasion: Occasion, now: datetim
     return replace(moved, next=found)
 
 
-def ended(known: Plan) -> Plan:
+def ended(known: OccasionPlan) -> OccasionPlan:
     return replace(known, next=None, gone=True)
 
 
@@ -201,7 +201,7 @@ def _first(times: Times, sent: Date | None, occasion: Occasion, now: datetime) -
     return None if moment is None else on_time(moment)
 
 
-def _moved(known: Plan, moved: Plan, occasion: Occasion, now: datetime) -> Next | None:
+def _moved(known: OccasionPlan, moved: OccasionPlan, occasion: Occasion, now: datetime) -> Next | None:
     """Return the message that was still to be sent, at its new time; if that has passed, at once.
 
     If the date was changed to one that has passed, it is sent only within the grace, and only if `late` allows it.
@@ -311,11 +311,11 @@ def _check(times: Times) -> None:
 
 
 @lru_cache(maxsize=16_384)
-def _instant(zone: Zone, on: Date, at: str) -> datetime:
+def _instant(tz: TimeZone, on: Date, at: str) -> datetime:
     """Return the instant of a local time. If clocks skip it, it moves later; if it comes twice, the first counts."""
-    return zone.first_instant(datetime.combine(on, read_time(at))).replace(tzinfo=UTC)
+    return tz.first_instant(datetime.combine(on, read_time(at))).replace(tzinfo=UTC)
 
 
 @lru_cache(maxsize=1024)
-def _offset(zone: Zone, utc: datetime) -> timedelta:
-    return zone.offset(utc.replace(tzinfo=None))
+def _offset(tz: TimeZone, utc: datetime) -> timedelta:
+    return tz.offset(utc.replace(tzinfo=None))

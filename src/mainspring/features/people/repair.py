@@ -14,7 +14,7 @@ from datetime import date
 from mainspring.features.people.firing import OCCASIONS, OccasionEntry
 from mainspring.features.people.occasion import Occasion
 from mainspring.features.people.person import Person
-from mainspring.features.people.plan import Plan, Times, collection_of, planned
+from mainspring.features.people.plan import OccasionPlan, Times, collection_of, planned
 from mainspring.features.people.storage import EMAILS, PEOPLE, StoredPerson, email_key, note_kind, person_key
 from mainspring.features.schedules.firing import Became
 from mainspring.services import Services
@@ -145,7 +145,7 @@ async def _bundle(services: Services, lack: PersonLack) -> Bundle:
     sent = await _sent(services, person.id) if lack.occasions else {}
     for occasion in lack.occasions:
         times = Times.of(person, occasion)
-        before = Plan(person.id, occasion.kind, times, sent=sent.get(occasion.kind), gone=True)
+        before = OccasionPlan(person.id, occasion.kind, times, sent=sent.get(occasion.kind), gone=True)
         writes.append(planned(before, person, occasion, now).write(now))
     return Bundle(tuple(writes))
 

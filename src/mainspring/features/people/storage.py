@@ -16,7 +16,7 @@ from typing import Any
 from mainspring.errors import InvalidPerson
 from mainspring.features.people.firing import OCCASIONS, passed_over
 from mainspring.features.people.person import Person
-from mainspring.features.people.plan import Plan, collection_of, ended, planned
+from mainspring.features.people.plan import OccasionPlan, collection_of, ended, planned
 from mainspring.features.schedules.rules import tzdata_version
 from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Listing, Note, Write
 from mainspring.stores.protocol import Store
@@ -161,7 +161,7 @@ class WantedChange:
         return PersonChange.CREATED if self.known.person is None else PersonChange.UPDATED
 
 
-def bundle_of(change: WantedChange, plans: Mapping[Key, Plan], now: datetime, by: By | None) -> Bundle:
+def bundle_of(change: WantedChange, plans: Mapping[Key, OccasionPlan], now: datetime, by: By | None) -> Bundle:
     """Return the writes of one change. The person's version fences them all: each change writes the person too."""
     person = change.new if isinstance(change.new, Person) else None
     data = None if person is None else person.to_json(change.known.others)
@@ -184,7 +184,7 @@ def _note(change: WantedChange, by: By | None) -> Note | None:
     return Note(by, "person.delete", {"person": change.id})
 
 
-def _plan_after(known: Plan | None, person: Person | None, kind: str, now: datetime) -> Plan | None:
+def _plan_after(known: OccasionPlan | None, person: Person | None, kind: str, now: datetime) -> OccasionPlan | None:
     occasion = None if person is None else person.occasion(kind)
     if person is not None and occasion is not None:
         return planned(known, person, occasion, now)

@@ -13,9 +13,9 @@ from pydantic_core import to_json
 
 from mainspring.clock import Millis, duration, to_datetime
 from mainspring.errors import MainspringError
-from mainspring.events import OccasionSent, OccasionSkipped
+from mainspring.events import OccasionFired, OccasionSkipped
 from mainspring.features.people.firing import OCCASIONS, REPEATED, day_of, firing_of, repeated
-from mainspring.features.people.plan import Plan, collection_of
+from mainspring.features.people.plan import OccasionPlan, collection_of
 from mainspring.features.people.storage import kind_tzdata, mark_kind
 from mainspring.features.schedules.firing import Became, Entry, Firing
 from mainspring.features.schedules.rules import tzdata_version
@@ -38,7 +38,7 @@ HARMLESS_SKEW = duration(timedelta(minutes=10))  # graces are longer, so a clock
 DEDUPE_RETENTION = duration(timedelta(days=400))  # until after the next year's message
 
 
-class OccasionTimer(DueTimer[Plan]):
+class OccasionTimer(DueTimer[OccasionPlan]):
     """Fires the plans of one kind of occasion."""
 
     ledger = OCCASIONS
@@ -70,7 +70,7 @@ class OccasionTimer(DueTimer[Plan]):
         again = await self.leave_unreadable(documents, now)
         return again if written or again is not None else now + YIELD_TO_OTHERS
 
-    def _job(self, plan: Plan, now: datetime) -> NewJob:
+    def _job(self, plan: OccasionPlan, now: datetime) -> NewJob:
         assert plan.next is not None  # noqa: S101 - it is due
         lateness = (now - plan.next.utc).total_seconds()
         payload = {
@@ -80,7 +80,7 @@ class OccasionTimer(DueTimer[Plan]):
         job.dedupe_key, job.dedupe_for, job.target = plan.message_key, DEDUPE_RETENTION, ("person", plan.person)
         return job
 
-    async def _write(self, firings: Sequence[Firing[Plan]], now: datetime) -> int:
+    async def _write(self, firings: Sequence[Firing[OccasionPlan]], now: datetime) -> int:
         """Write the firings and report them; return how many were written."""
         written = await self.write(firings, now)
         entries = [(firing.owner, entry) for firing, inserted in written for entry in became(firing, inserted)]
@@ -92,22 +92,22 @@ class OccasionTimer(DueTimer[Plan]):
 
     def _report(self, entries: Sequence[tuple[str, Entry]]) -> None:
         """Log each entry and emit its event. A burst gets one log line for all, as 50,000 lines take seconds."""
-        sent = sum(entry.became is Became.FIRED for _, entry in entries)
-        if sent > MAX_LOG_LINES:
-            log.info("occasions_sent", kind=self.kind, number=sent)
-        level = logging.DEBUG if sent > MAX_LOG_LINES else logging.INFO
-        wanted = log.wants(level) or self._services.bus.wants(OccasionSent)
+        fired = sum(entry.became is Became.FIRED for _, entry in entries)
+        if fired > MAX_LOG_LINES:
+            log.info("occasions_fired", kind=self.kind, number=fired)
+        level = logging.DEBUG if fired > MAX_LOG_LINES else logging.INFO
+        wanted = log.wants(level) or self._services.bus.wants(OccasionFired)
         for person, entry in entries:
             if entry.became is not Became.FIRED:
                 self._report_skipped(person, entry)
             elif wanted:
-                self._report_sent(person, entry, log.debug if level == logging.DEBUG else log.info)
+                self._report_fired(person, entry, log.debug if level == logging.DEBUG else log.info)
 
-    def _report_sent(self, person: str, entry: Entry, write: Callable[..., None]) -> None:
+    def _report_fired(self, person: str, entry: Entry, write: Callable[..., None]) -> None:
         on, job_id = day_of(entry), entry.job_id or ""
-        write("occasion_sent", person=person, kind=self.kind, on=str(on), job_id=job_id)
+        write("occasion_fired", person=person, kind=self.kind, on=str(on), job_id=job_id)
         self._services.bus.emit(
-            OccasionSent(person=person, kind=self.kind, on=on, job_id=job_id, lateness=entry.lateness)
+            OccasionFired(person=person, kind=self.kind, on=on, job_id=job_id, lateness=entry.lateness)
         )
 
     def _report_skipped(self, person: str, entry: Entry) -> None:
@@ -117,8 +117,8 @@ class OccasionTimer(DueTimer[Plan]):
 
     # -- reading --------------------------------------------------------------------------------------
 
-    def parse(self, document: Document) -> Plan:
-        return Plan.from_document(document)
+    def parse(self, document: Document) -> OccasionPlan:
+        return OccasionPlan.from_document(document)
 
     def warn_unreadable(self, document: Document, error: MainspringError) -> None:
         log.warning("occasion_unreadable", person=document.key.id, kind=self.kind, error=str(error))
@@ -157,7 +157,7 @@ class OccasionTimer(DueTimer[Plan]):
             await mark_kind(self._services.store, self.kind, newest)
 
 
-def became(firing: Firing[Plan], inserted: Sequence[Inserted]) -> Sequence[Entry]:
+def became(firing: Firing[OccasionPlan], inserted: Sequence[Inserted]) -> Sequence[Entry]:
     """Return the entries of a firing as they turned out: a message whose dedupe key was taken is a repeat."""
     answers = iter(inserted)
     return [

@@ -16,7 +16,7 @@ from mainspring.features.schedules.rules import (
     Row,
     Rule,
     Schedule,
-    Zones,
+    TzData,
     compare_schedules,
     preview_schedule,
 )
@@ -280,7 +280,7 @@ def as_schedule(when: When, **policies: Unpack[PoliciesInTimeZone]) -> Schedule:
 
 
 def compare_stored(
-    before: StoredSchedule, after: StoredSchedule, now: datetime, ahead: timedelta, *, zones: Zones = PACKAGED
+    before: StoredSchedule, after: StoredSchedule, now: datetime, ahead: timedelta, *, tzdata: TzData = PACKAGED
 ) -> Sequence[Change]:
     """Return how the fires of a stored schedule would differ from now on after a change."""
     return compare_schedules(
@@ -290,7 +290,7 @@ def compare_stored(
         now + ahead,
         since_before=before.position(now),
         since_after=after.position(now),
-        zones_after=zones,
+        tzdata_after=tzdata,
     )
 
 

@@ -20,12 +20,12 @@ from mainspring.features.schedules.rules import (
     Reason,
     Schedule,
     SchedulePause,
+    TzData,
     Yearly,
-    Zones,
 )
 from mainspring.features.schedules.rules.policies import MAX_COUNTED
 from tests.features.schedules.rules.patience import PATIENT
-from tests.features.schedules.rules.test_zones import ZONEINFO
+from tests.features.schedules.rules.test_tz import ZONEINFO
 
 MONDAY = datetime(2026, 11, 16, tzinfo=UTC)
 
@@ -226,14 +226,14 @@ PLACES = ["Europe/Berlin", "Europe/London", "Europe/Athens", "Africa/Lagos", "Eu
 
 
 @pytest.fixture(scope="module")
-def versions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Zones]:
+def versions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TzData]:
     """Versions of tzdata in which Berlin has the rules of somewhere else."""
     found = {"Europe/Berlin": PACKAGED}
     for rules in PLACES[1:]:
         root: Path = tmp_path_factory.mktemp("tzdata")
         (root / "Europe").mkdir()
         shutil.copy(ZONEINFO / rules, root / "Europe" / "Berlin")
-        found[rules] = Zones(root)
+        found[rules] = TzData(root)
     return found
 
 
@@ -245,7 +245,7 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Zones]:
     steps=st.lists(st.tuples(st.integers(600, 100_000), st.sampled_from(PLACES)), min_size=1, max_size=10),
 )
 def test_nominal_times_neither_repeat_nor_vanish_when_tzdata_changes(
-    versions: dict[str, Zones], rule: str, begin: datetime, steps: list[tuple[int, str]]
+    versions: dict[str, TzData], rule: str, begin: datetime, steps: list[tuple[int, str]]
 ) -> None:
     schedule = Schedule(rule, "Europe/Berlin", misfire=Misfire.all(1000))
     nominal: list[datetime] = []
@@ -253,7 +253,7 @@ def test_nominal_times_neither_repeat_nor_vanish_when_tzdata_changes(
     now = begin
     for step, rules in steps:
         now += timedelta(seconds=step)
-        decision = schedule.decide(cursor, now, zones=versions[rules])
+        decision = schedule.decide(cursor, now, tzdata=versions[rules])
         nominal += [fire.occurrence.nominal for fire in decision.fires]
         cursor = decision.decided or cursor
     assert len(nominal) == len(set(nominal))

@@ -6,8 +6,8 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mainspring.features.schedules.rules import Interval, Schedule, Zones, compare_schedules, preview_schedule, remarks
-from tests.features.schedules.rules.test_zones import ZONEINFO
+from mainspring.features.schedules.rules import Interval, Schedule, TzData, compare_schedules, preview_schedule, remarks
+from tests.features.schedules.rules.test_tz import ZONEINFO
 
 
 def at(text: str) -> datetime:
@@ -91,7 +91,7 @@ def test_what_a_new_tzdata_would_change(tmp_path: Path) -> None:
     shutil.copy(ZONEINFO / "Africa" / "Lagos", tmp_path / "Europe" / "Berlin")
     schedule = Schedule("0 9 * * *", "Europe/Berlin")
     changes = compare_schedules(
-        schedule, schedule, at("2026-03-27T00:00"), at("2026-03-31T00:00"), zones_after=Zones(tmp_path)
+        schedule, schedule, at("2026-03-27T00:00"), at("2026-03-31T00:00"), tzdata_after=TzData(tmp_path)
     )
     assert [(change.kind, change.after and change.after.key) for change in changes] == [
         ("moved", "2026-03-29T09:00:00"),

@@ -25,13 +25,13 @@ from mainspring.features.schedules.rules import (
     RRule,
     Schedule,
     SchedulePause,
+    TzData,
     Weekly,
     Yearly,
-    Zones,
 )
 from mainspring.features.schedules.rules.rule import Rule
 from tests.features.schedules.rules.patience import PATIENT
-from tests.features.schedules.rules.test_zones import ZONEINFO
+from tests.features.schedules.rules.test_tz import ZONEINFO
 
 AUTUMN = datetime(2026, 11, 15, 15, tzinfo=UTC)
 
@@ -277,35 +277,35 @@ def test_nothing_comes_after_the_last() -> None:
 
 
 @pytest.fixture
-def changed_zones(tmp_path: Path) -> Callable[[str, str], Zones]:
+def changed_zones(tmp_path: Path) -> Callable[[str, str], TzData]:
     """A tzdata in which one time zone has the rules of another."""
 
-    def change(tz: str, rules: str) -> Zones:
+    def change(tz: str, rules: str) -> TzData:
         (tmp_path / tz).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ZONEINFO / rules, tmp_path / tz)
-        return Zones(tmp_path)
+        return TzData(tmp_path)
 
     return change
 
 
-def test_a_time_that_moves_ahead_of_the_clock_does_not_fire_again(changed_zones: Callable[[str, str], Zones]) -> None:
+def test_a_time_that_moves_ahead_of_the_clock_does_not_fire_again(changed_zones: Callable[[str, str], TzData]) -> None:
     schedule = Schedule("0 9 * * *", "Europe/Paris")
     fired = first(schedule, "2026-11-15T00:00")
     later = changed_zones("Europe/Paris", "Europe/London")  # 09:00 is an hour later there
-    assert schedule.next_after(fired.utc, zones=later).nominal == fired.nominal  # type: ignore[union-attr]
-    following = schedule.following(fired, zones=later)
+    assert schedule.next_after(fired.utc, tzdata=later).nominal == fired.nominal  # type: ignore[union-attr]
+    following = schedule.following(fired, tzdata=later)
     assert following is not None
     assert (following.nominal.day, following.utc) == (16, at("2026-11-16T09:00"))
 
 
-def test_a_time_that_falls_behind_the_clock_is_not_lost(changed_zones: Callable[[str, str], Zones]) -> None:
+def test_a_time_that_falls_behind_the_clock_is_not_lost(changed_zones: Callable[[str, str], TzData]) -> None:
     schedule = Schedule("0 9,10 * * *", "Europe/Paris")
     fired = first(schedule, "2026-11-15T00:00")
     sooner = changed_zones("Europe/Paris", "Europe/Athens")
-    following = schedule.following(fired, zones=sooner)
+    following = schedule.following(fired, tzdata=sooner)
     assert following is not None
     assert (following.nominal.hour, following.utc) == (10, fired.utc)  # it is due at once
-    decision = schedule.decide(fired, fired.utc + timedelta(minutes=5), zones=sooner)
+    decision = schedule.decide(fired, fired.utc + timedelta(minutes=5), tzdata=sooner)
     assert [fire.occurrence.key for fire in decision.fires] == ["2026-11-15T10:00:00"]
 
 
@@ -316,14 +316,14 @@ def test_a_move_from_auckland_to_los_angeles_on_the_day_fires_once() -> None:
     assert following.nominal.year == 2027
 
 
-def test_what_goes_by_real_time_goes_on(changed_zones: Callable[[str, str], Zones]) -> None:
+def test_what_goes_by_real_time_goes_on(changed_zones: Callable[[str, str], TzData]) -> None:
     schedule = Schedule("*/5 * * * *", "Europe/Paris")
     fired = first(schedule, "2026-11-15T12:00")
-    following = schedule.following(fired, zones=changed_zones("Europe/Paris", "Asia/Tokyo"))
+    following = schedule.following(fired, tzdata=changed_zones("Europe/Paris", "Asia/Tokyo"))
     assert following is not None
     assert following.utc == fired.utc + timedelta(minutes=5)
 
 
 def test_a_zone_that_a_new_tzdata_does_not_have_is_told(tmp_path: Path) -> None:
     with pytest.raises(UnknownTimeZone, match="not in"):
-        Schedule("0 9 * * *", "Europe/Paris").next_after(AUTUMN, zones=Zones(tmp_path))
+        Schedule("0 9 * * *", "Europe/Paris").next_after(AUTUMN, tzdata=TzData(tmp_path))

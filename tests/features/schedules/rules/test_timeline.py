@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mainspring.features.schedules.rules.rule import WallRule
 from mainspring.features.schedules.rules.timeline import Walk
-from mainspring.features.schedules.rules.zones import FOLDS, GAPS, PACKAGED, Fold, Gap, Instant, Span, Zone
+from mainspring.features.schedules.rules.tz import FOLDS, GAPS, PACKAGED, Fold, Gap, Instant, Span, TimeZone
 from tests.features.schedules.rules.patience import PATIENT
 
 SPECIAL = [
@@ -47,7 +47,7 @@ class Listed(WallRule):
         return self.walls[found] if found < len(self.walls) else None
 
 
-def brute_force(walls: tuple[datetime, ...], zone: Zone, gap: Gap, fold: Fold) -> list[tuple[datetime, Instant]]:
+def brute_force(walls: tuple[datetime, ...], zone: TimeZone, gap: Gap, fold: Fold) -> list[tuple[datetime, Instant]]:
     """Each wall time by itself, sorted. Of two at one instant the one that clocks show stays."""
     found: dict[datetime, tuple[datetime, Instant]] = {}
     for wall in walls:
@@ -57,7 +57,7 @@ def brute_force(walls: tuple[datetime, ...], zone: Zone, gap: Gap, fold: Fold) -
     return [found[utc] for utc in sorted(found)]
 
 
-def walk(walls: tuple[datetime, ...], zone: Zone, gap: Gap, fold: Fold) -> list[tuple[datetime, Instant]]:
+def walk(walls: tuple[datetime, ...], zone: TimeZone, gap: Gap, fold: Fold) -> list[tuple[datetime, Instant]]:
     way, found = Walk(Listed(walls), zone, gap, fold), []
     following = way.next_from(datetime(1990, 1, 1))
     while following is not None:
@@ -107,13 +107,13 @@ def test_any_wall_times_from_any_instant(
 def test_a_rare_rule_is_not_walked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     zone = PACKAGED.get("Europe/London")
     spans = []
-    span = Zone.span
+    span = TimeZone.span
 
-    def counted(self: Zone, utc: datetime) -> Span:
+    def counted(self: TimeZone, utc: datetime) -> Span:
         spans.append(utc)
         return span(self, utc)
 
-    monkeypatch.setattr(Zone, "span", counted)
+    monkeypatch.setattr(TimeZone, "span", counted)
     found = Walk(Listed((datetime(2126, 6, 1, 9),)), zone, "shift", "first").next_from(datetime(2026, 1, 1))
     assert found is not None
     assert found[1].utc == datetime(2126, 6, 1, 8)

@@ -2,7 +2,7 @@
 
     cron, interval, calendar, rrule   which times a rule names; rule.py has their base class
     forms, description                rules from text and JSON, and in English words
-    zones                             local time ↔ instants, with policies for gaps and folds
+    tz                                local time ↔ instants, with policies for gaps and folds
     timeline → policies → schedule    which instants a schedule names, and what fires or is dropped
     preview                           what a schedule will do, and how a change would affect that
     business, hours                   days and hours on which something is open
@@ -22,7 +22,7 @@ from mainspring.features.schedules.rules.rrule import RRule
 from mainspring.features.schedules.rules.rule import Rule
 from mainspring.features.schedules.rules.schedule import Policies, PoliciesInTimeZone, Schedule
 from mainspring.features.schedules.rules.timeline import Occurrence
-from mainspring.features.schedules.rules.zones import PACKAGED, Zone, Zones, tzdata_version, zone_keys
+from mainspring.features.schedules.rules.tz import PACKAGED, TimeZone, TzData, tz_names, tzdata_version
 
 __all__ = [
     "PACKAGED",
@@ -46,10 +46,10 @@ __all__ = [
     "Rule",
     "Schedule",
     "SchedulePause",
+    "TimeZone",
+    "TzData",
     "Weekly",
     "Yearly",
-    "Zone",
-    "Zones",
     "compare_schedules",
     "describe",
     "fires",
@@ -58,6 +58,6 @@ __all__ = [
     "remarks",
     "rule_from_data",
     "rule_from_text",
+    "tz_names",
     "tzdata_version",
-    "zone_keys",
 ]

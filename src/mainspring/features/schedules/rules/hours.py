@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 
 from mainspring.features.schedules.rules.parse import WEEKDAYS, write_time
-from mainspring.features.schedules.rules.zones import Zone
+from mainspring.features.schedules.rules.tz import TimeZone
 
 WEEK = 7  # days
 
@@ -17,16 +17,16 @@ class Hours:
     end: time  # excluded; if it is not after the start, it is on the next day
     days: tuple[int, ...] = tuple(range(WEEK))  # on which the hours begin; Monday is 0
 
-    def opening(self, zone: Zone, utc: datetime) -> datetime:
+    def opening(self, tz: TimeZone, utc: datetime) -> datetime:
         """Return `utc` if it is within the hours, else the instant at which they begin next. Both are naive UTC.
 
         If clocks skip the start or the end, the instant of the clock change counts instead. If the start or the end
         comes twice, the first counts.
         """
-        today = (utc + zone.offset(utc)).date()
+        today = (utc + tz.offset(utc)).date()
         for ahead in range(-2, 2 * WEEK + 1):  # two weeks: clocks may skip the hours of a day, and even a whole day
             day = today + timedelta(days=ahead)
-            start, end = self._instant(zone, day, self.start), self._closing(zone, day)
+            start, end = self._instant(tz, day, self.start), self._closing(tz, day)
             if day.weekday() in self.days and utc < end and start < end:
                 return max(utc, start)
         return utc  # unreachable: some day of every week has the hours
@@ -41,9 +41,9 @@ class Hours:
     def _days(self) -> str:
         return " ".join(WEEKDAYS[day] for day in self.days)
 
-    def _closing(self, zone: Zone, day: date) -> datetime:
-        return self._instant(zone, day if self.start < self.end else day + timedelta(days=1), self.end)
+    def _closing(self, tz: TimeZone, day: date) -> datetime:
+        return self._instant(tz, day if self.start < self.end else day + timedelta(days=1), self.end)
 
-    def _instant(self, zone: Zone, day: date, at: time) -> datetime:
-        (found,) = zone.resolve(datetime.combine(day, at))
-        return zone.span(found.utc).start if found.shifted else found.utc
+    def _instant(self, tz: TimeZone, day: date, at: time) -> datetime:
+        (found,) = tz.resolve(datetime.combine(day, at))
+        return tz.span(found.utc).start if found.shifted else found.utc

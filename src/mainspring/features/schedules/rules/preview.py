@@ -12,8 +12,8 @@ from typing import Literal
 from mainspring.features.schedules.rules.parse import instant
 from mainspring.features.schedules.rules.schedule import Schedule
 from mainspring.features.schedules.rules.timeline import TICK, Occurrence
+from mainspring.features.schedules.rules.tz import DAY, PACKAGED, TimeZone, Transition, TzData
 from mainspring.features.schedules.rules.words import span_of_time
-from mainspring.features.schedules.rules.zones import DAY, PACKAGED, Transition, Zone, Zones
 
 Since = datetime | Occurrence
 """Where a schedule continues from: the newest decided occurrence or, if there is none, an instant."""
@@ -44,21 +44,21 @@ def preview_schedule(
     *,
     since: Since | None = None,
     reader: str = "UTC",
-    zones: Zones = PACKAGED,
+    tzdata: TzData = PACKAGED,
 ) -> list[Row]:
     """Return the next fires after an instant, as `fires` finds them."""
-    zone, reader_zone = zones.get(schedule.tz), zones.get(reader)
+    tz, reader_tz = tzdata.get(schedule.tz), tzdata.get(reader)
     rows = []
-    for found in islice(fires(schedule, after, since=since, zones=zones), count):
-        changes = zone.changes_on(found.local.date())
+    for found in islice(fires(schedule, after, since=since, tzdata=tzdata), count):
+        changes = tz.changes_on(found.local.date())
         notes = (*(_clocks(change) for change in changes), *_fate(found))
         utc = found.utc
-        rows.append(Row(found, utc.astimezone(zone.info), utc, utc.astimezone(reader_zone.info), notes))
+        rows.append(Row(found, utc.astimezone(tz.info), utc, utc.astimezone(reader_tz.info), notes))
     return rows
 
 
 def fires(
-    schedule: Schedule, now: datetime, *, since: Since | None = None, zones: Zones = PACKAGED
+    schedule: Schedule, now: datetime, *, since: Since | None = None, tzdata: TzData = PACKAGED
 ) -> Iterator[Occurrence]:
     """Yield what a schedule will fire, as seen from an instant.
 
@@ -67,14 +67,14 @@ def fires(
     considered. An interval from the last finish is shown as if runs took no time.
     """
     now = instant(now, "after")
-    decision = schedule.decide(now if since is None else since, now, zones=zones)
+    decision = schedule.decide(now if since is None else since, now, tzdata=tzdata)
     yield from (due.occurrence for due in decision.fires)
     found = decision.next
     if found is None and decision.fires and schedule.rule.from_finish:
-        found = schedule.next_after(now, zones=zones)
+        found = schedule.next_after(now, tzdata=tzdata)
     while found is not None:
         yield found
-        found = schedule.next_after(found.utc, zones=zones)
+        found = schedule.next_after(found.utc, tzdata=tzdata)
 
 
 def compare_schedules(
@@ -85,16 +85,16 @@ def compare_schedules(
     *,
     since_before: Since | None = None,
     since_after: Since | None = None,
-    zones_before: Zones = PACKAGED,
-    zones_after: Zones = PACKAGED,
+    tzdata_before: TzData = PACKAGED,
+    tzdata_after: TzData = PACKAGED,
 ) -> list[Change]:
     """Return how the fires between two instants change if a schedule or version of tzdata is replaced by another.
 
     Occurrences are matched by their keys, so a wall time whose instant changes counts as moved. With `since_before` and
     `since_after`, where each continues from, fired occurrences are left out and overdue ones are included.
     """
-    old = {} if before is None else _fires_until(before, low, high, since_before, zones_before)
-    new = _fires_until(after, low, high, since_after, zones_after)
+    old = {} if before is None else _fires_until(before, low, high, since_before, tzdata_before)
+    new = _fires_until(after, low, high, since_after, tzdata_after)
     changes = [Change("removed", old[key], None) for key in old.keys() - new.keys()]
     changes += [Change("added", None, new[key]) for key in new.keys() - old.keys()]
     changes += [Change("moved", old[key], new[key]) for key in old.keys() & new.keys() if old[key].utc != new[key].utc]
@@ -102,34 +102,34 @@ def compare_schedules(
 
 
 def _fires_until(
-    schedule: Schedule, low: datetime, high: datetime, since: Since | None, zones: Zones
+    schedule: Schedule, low: datetime, high: datetime, since: Since | None, tzdata: TzData
 ) -> dict[str, Occurrence]:
     low = instant(low, "low")
-    found = fires(schedule, low if since is not None else low - TICK, since=since, zones=zones)
+    found = fires(schedule, low if since is not None else low - TICK, since=since, tzdata=tzdata)
     return {fire.key: fire for fire in takewhile(lambda fire: fire.utc < instant(high, "high"), found)}
 
 
-def remarks(schedule: Schedule, low: datetime, high: datetime, *, zones: Zones = PACKAGED) -> list[tuple[date, str]]:
+def remarks(schedule: Schedule, low: datetime, high: datetime, *, tzdata: TzData = PACKAGED) -> list[tuple[date, str]]:
     """Return what happens to the schedule's times on days when clocks change: local days, in order."""
     found: list[tuple[date, str]] = []
     if schedule.rule.continuous:  # it recurs in real time, so clock changes do not affect it
         return found
-    for change in _transitions(zones.get(schedule.tz), instant(low, "low"), instant(high, "high")):
+    for change in _transitions(tzdata.get(schedule.tz), instant(low, "low"), instant(high, "high")):
         near = change.at.replace(tzinfo=UTC) - DAY, change.at.replace(tzinfo=UTC) + DAY
         found += [
             (occurrence.nominal.date(), text)
-            for occurrence in schedule.between(*near, zones=zones)
+            for occurrence in schedule.between(*near, tzdata=tzdata)
             for text in _fate(occurrence)
         ]
         if schedule.gap == "skip":
-            moved = dataclasses.replace(schedule, gap="shift").between(*near, zones=zones)
+            moved = dataclasses.replace(schedule, gap="shift").between(*near, tzdata=tzdata)
             found += [(occurrence.nominal.date(), _left_out(occurrence)) for occurrence in moved if occurrence.shifted]
     return found
 
 
-def _transitions(zone: Zone, low: datetime, high: datetime) -> Iterator[Transition]:
+def _transitions(tz: TimeZone, low: datetime, high: datetime) -> Iterator[Transition]:
     for year in range(low.year, high.year + 1):
-        for change in zone.transitions(year):
+        for change in tz.transitions(year):
             if low <= change.at.replace(tzinfo=UTC) < high:
                 yield change
 

@@ -26,8 +26,8 @@ from mainspring.features.schedules.rules.policies import (
 )
 from mainspring.features.schedules.rules.rule import Rule, fill
 from mainspring.features.schedules.rules.timeline import TICK, Occurrence, Timeline
+from mainspring.features.schedules.rules.tz import FOLDS, GAPS, PACKAGED, Fold, Gap, TzData
 from mainspring.features.schedules.rules.words import long_moment
-from mainspring.features.schedules.rules.zones import FOLDS, GAPS, PACKAGED, Fold, Gap, Zones
 
 LATEST = Misfire()
 NONE = timedelta()
@@ -111,19 +111,19 @@ class Schedule:
 
     # -- when -----------------------------------------------------------------------------------------
 
-    def next_after(self, after: datetime, *, zones: Zones = PACKAGED) -> Occurrence | None:
+    def next_after(self, after: datetime, *, tzdata: TzData = PACKAGED) -> Occurrence | None:
         """Return the first fire after an instant. For an interval from the last finish, that instant is the finish."""
-        line = self._timeline(zones)
+        line = self._timeline(tzdata)
         return self._beyond_pause(line, line.after(instant(after, "after")))
 
-    def between(self, low: datetime, high: datetime, *, zones: Zones = PACKAGED) -> Iterator[Occurrence]:
+    def between(self, low: datetime, high: datetime, *, tzdata: TzData = PACKAGED) -> Iterator[Occurrence]:
         """Yield the occurrences from `low` to before `high`, without those in a pause."""
-        line = self._timeline(zones)
+        line = self._timeline(tzdata)
         for found in line.between(instant(low, "low"), instant(high, "high")):
             if not any(pause.covers(found.utc) for pause in self._pauses()):
                 yield found
 
-    def following(self, last: Occurrence, *, zones: Zones = PACKAGED) -> Occurrence | None:
+    def following(self, last: Occurrence, *, tzdata: TzData = PACKAGED) -> Occurrence | None:
         """Return the occurrence after the last decided one, even if tzdata or the time zone has changed since.
 
         If the time zone still puts the last one's nominal time at the same instant, this is the next instant. If not,
@@ -131,12 +131,12 @@ class Schedule:
         does not fire again, and one that moved into the past is not lost. Rules that recur in real time (intervals,
         `*/5 * * * *`) always use the next instant.
         """
-        return self._timeline(zones).following(last)
+        return self._timeline(tzdata).following(last)
 
-    def occurrence_at(self, moment: datetime, *, zones: Zones = PACKAGED) -> Occurrence:
+    def occurrence_at(self, moment: datetime, *, tzdata: TzData = PACKAGED) -> Occurrence:
         """Return a moment as an occurrence, whatever the rule says. Used for a run that a person triggers."""
         utc = instant(moment, "moment")
-        offset = zones.get(self.tz).offset(utc.replace(tzinfo=None))
+        offset = tzdata.get(self.tz).offset(utc.replace(tzinfo=None))
         return Occurrence(utc.replace(tzinfo=None) + offset, utc, offset, f"by hand {utc.isoformat()}")
 
     def run_at(self, occurrence: Occurrence, schedule_id: str) -> datetime:
@@ -145,13 +145,13 @@ class Schedule:
 
     # -- what to do -----------------------------------------------------------------------------------
 
-    def decide(self, since: datetime | Occurrence, now: datetime, *, zones: Zones = PACKAGED) -> Decision:
+    def decide(self, since: datetime | Occurrence, now: datetime, *, tzdata: TzData = PACKAGED) -> Decision:
         """Return which occurrences after `since` until now to fire, and which to drop.
 
         `since` is the newest decided occurrence, or an instant: when the schedule was created or last changed or, for
         an interval from the last finish, that finish.
         """
-        now, line = instant(now, "now"), self._timeline(zones)
+        now, line = instant(now, "now"), self._timeline(tzdata)
         first = line.following(since) if isinstance(since, Occurrence) else line.after(instant(since, "since"))
         if first is None or first.utc > now:
             return Decision((), (), None, self._beyond_pause(line, first))
@@ -252,15 +252,15 @@ class Schedule:
     def from_data(cls, data: dict[str, Any]) -> Schedule:
         return build("schedule", _from_fields, data, [field.name for field in dataclasses.fields(cls)])
 
-    def _timeline(self, zones: Zones) -> Timeline:
-        zone = zones.get(self.tz)
-        start = self._bound(self.start, zones)
-        return Timeline(self.rule, zone, self.gap, self.fold, start, self._bound(self.end, zones))
+    def _timeline(self, tzdata: TzData) -> Timeline:
+        tz = tzdata.get(self.tz)
+        start = self._bound(self.start, tzdata)
+        return Timeline(self.rule, tz, self.gap, self.fold, start, self._bound(self.end, tzdata))
 
-    def _bound(self, moment: datetime | None, zones: Zones) -> datetime | None:
+    def _bound(self, moment: datetime | None, tzdata: TzData) -> datetime | None:
         if moment is None or moment.tzinfo is not None:
             return moment
-        (found,) = zones.get(self.tz).resolve(moment)
+        (found,) = tzdata.get(self.tz).resolve(moment)
         return found.utc.replace(tzinfo=UTC)
 
 

@@ -22,7 +22,7 @@ from mainspring.features.schedules.rules.interval import MIN_INTERVAL, Interval
 from mainspring.features.schedules.rules.parse import instant as parse_instant
 from mainspring.features.schedules.rules.parse import length, write_length
 from mainspring.features.schedules.rules.rule import Rule, WallRule
-from mainspring.features.schedules.rules.zones import SHADOW, Fold, Gap, Instant, Span, Zone
+from mainspring.features.schedules.rules.tz import SHADOW, Fold, Gap, Instant, Span, TimeZone
 
 TICK = timedelta(microseconds=1)  # the shortest time between two instants
 MIN_DISTANCE = MIN_INTERVAL  # between two occurrences; wall times are whole seconds
@@ -74,7 +74,7 @@ class Occurrence:
 @dataclass(frozen=True, slots=True)
 class Timeline:
     rule: Rule
-    zone: Zone
+    tz: TimeZone
     gap: Gap
     fold: Fold
     start: datetime | None  # the first instant that is allowed
@@ -123,11 +123,11 @@ class Timeline:
         assert isinstance(self.rule, WallRule)  # noqa: S101 - every rule is one of the two
         gap: Gap = "skip" if self.rule.continuous else self.gap
         fold: Fold = "both" if self.rule.continuous else self.fold
-        found = Walk(self.rule, self.zone, gap, fold).next_from((utc + TICK).replace(tzinfo=None))
+        found = Walk(self.rule, self.tz, gap, fold).next_from((utc + TICK).replace(tzinfo=None))
         return None if found is None else self._of_wall(*found)
 
     def _of_interval(self, utc: datetime) -> Occurrence:
-        offset = self.zone.offset(utc.replace(tzinfo=None))
+        offset = self.tz.offset(utc.replace(tzinfo=None))
         return Occurrence(utc.replace(tzinfo=None) + offset, utc, offset, _instant_key(utc))
 
     def _of_wall(self, nominal: datetime, instant: Instant) -> Occurrence:
@@ -142,14 +142,14 @@ class Timeline:
 
     def _still_means(self, last: Occurrence) -> bool:
         """Return whether the time zone, by today's tzdata, still puts that nominal time at the same instant."""
-        instants = self.zone.resolve(last.nominal, self.gap, self.fold)
+        instants = self.tz.resolve(last.nominal, self.gap, self.fold)
         return any(instant.utc == last.utc.replace(tzinfo=None) for instant in instants)
 
     def _following_nominal(self, nominal: datetime) -> Occurrence | None:
         assert isinstance(self.rule, WallRule)  # noqa: S101 - the others are continuous
         found = self.rule.next_from(nominal + TICK)
         while found is not None:
-            for instant in self.zone.resolve(found, self.gap, self.fold):
+            for instant in self.tz.resolve(found, self.gap, self.fold):
                 return self._bounded(self._of_wall(found, instant))
             found = self.rule.next_from(found + TICK)
         return None
@@ -169,7 +169,7 @@ class Walk:
     """The instants of a rule in a zone. All times are naive: wall times local, instants UTC."""
 
     rule: WallRule
-    zone: Zone
+    tz: TimeZone
     gap: Gap
     fold: Fold
 
@@ -177,7 +177,7 @@ class Walk:
         """Return the first nominal time whose instant is not before `utc`, and that instant."""
         floor = utc
         while floor.year < MAXYEAR:
-            span = self.zone.span(floor)
+            span = self.tz.span(floor)
             found, following = self._within(span, floor)
             if found:
                 return found

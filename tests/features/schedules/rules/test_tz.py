@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mainspring.errors import UnknownTimeZone
-from mainspring.features.schedules.rules.zones import PACKAGED, SHADOW, Fold, Gap, Zones, tzdata_version, zone_keys
+from mainspring.features.schedules.rules.tz import PACKAGED, SHADOW, Fold, Gap, TzData, tz_names, tzdata_version
 
 ORACLE = Path(__file__).with_name("oracle.py")
 ZONEINFO = Path(str(importlib.resources.files("tzdata").joinpath("zoneinfo")))
@@ -37,7 +37,7 @@ def oracle() -> dict[str, list[Change]]:
     environment = os.environ | {"TZDIR": str(ZONEINFO)}
     command = [sys.executable, str(ORACLE)]
     done = subprocess.run(
-        command, input=" ".join(sorted(zone_keys())), env=environment, capture_output=True, text=True, check=True
+        command, input=" ".join(sorted(tz_names())), env=environment, capture_output=True, text=True, check=True
     )
     answers: dict[str, list[Change]] = json.loads(done.stdout)
     return answers
@@ -148,7 +148,7 @@ def test_unknown_zones_are_refused_with_a_hint(name: Any, hint: str) -> None:
 
 
 def test_every_zone_loads() -> None:
-    for key in zone_keys():
+    for key in tz_names():
         assert PACKAGED.get(key).offset(datetime(2026, 1, 1)) is not None
 
 
@@ -156,15 +156,15 @@ def test_the_version_can_be_told(tmp_path: Path) -> None:
     assert tzdata_version() == PACKAGED.version
     assert tzdata_version()[:2] == "20"
     shutil.copytree(ZONEINFO / "Europe", tmp_path / "Europe")
-    assert str(tmp_path) in Zones(tmp_path).version
+    assert str(tmp_path) in TzData(tmp_path).version
     (tmp_path / "+VERSION").write_text("2027z\n")
-    assert Zones(tmp_path).version == "2027z"
-    assert Zones(tmp_path).get("Europe/Paris").offset(datetime(2026, 7, 1)) == timedelta(hours=2)
+    assert TzData(tmp_path).version == "2027z"
+    assert TzData(tmp_path).get("Europe/Paris").offset(datetime(2026, 7, 1)) == timedelta(hours=2)
     with pytest.raises(UnknownTimeZone, match="not in"):
-        Zones(tmp_path).get("Asia/Tokyo")
+        TzData(tmp_path).get("Asia/Tokyo")
 
 
 def test_it_is_not_the_machine_that_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONTZPATH", "/nonexistent")
     monkeypatch.setenv("TZ", "Asia/Tokyo")
-    assert Zones().get("Europe/Paris").resolve(datetime(2026, 7, 1, 12))[0].utc.replace(tzinfo=UTC).hour == 10
+    assert TzData().get("Europe/Paris").resolve(datetime(2026, 7, 1, 12))[0].utc.replace(tzinfo=UTC).hour == 10

@@ -1,7 +1,7 @@
 """Time zones: converts wall times to instants, and finds when clocks change.
 
-Zones come from the `tzdata` package, not from the machine's own files, so that all processes of an installation agree
-and the version in use is known. `Zones(directory)` reads another version, to see what it would change.
+Time zones come from the `tzdata` package, not from the machine's own files, so that all processes of an installation
+agree and the version in use is known. `TzData(directory)` reads another version, to see what it would change.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Instant:
     fold: Literal["first", "second"] | None = None  # which one, if the wall time comes twice
 
 
-class Zone:
+class TimeZone:
     """One IANA time zone. In this class, instants are naive UTC and wall times are naive local time."""
 
     def __init__(self, key: str, info: ZoneInfo) -> None:
@@ -163,13 +163,13 @@ class Zone:
         return tuple(t for t in known if low <= t.at < high)
 
 
-class Zones:
+class TzData:
     """The time zones of a directory with the layout of /usr/share/zoneinfo, or of the `tzdata` package."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self._root: Traversable = directory or importlib.resources.files("tzdata").joinpath("zoneinfo")
         self._packaged = directory is None
-        self._known: dict[str, Zone] = {}
+        self._known: dict[str, TimeZone] = {}
 
     @property
     def version(self) -> str:
@@ -183,7 +183,7 @@ class Zones:
         return f"of {self._root}"
 
     @contextmanager
-    def reading(self, other: Zones) -> Iterator[None]:
+    def reading(self, other: TzData) -> Iterator[None]:
         """Use the time zones of `other` within this context, as if that tzdata were installed. For tests of updates."""
         before = self._root, self._packaged, self._known
         self._root, self._packaged, self._known = other._root, other._packaged, other._known
@@ -192,7 +192,7 @@ class Zones:
         finally:
             self._root, self._packaged, self._known = before
 
-    def get(self, key: str) -> Zone:
+    def get(self, key: str) -> TimeZone:
         try:
             return self._known[key]
         except (KeyError, TypeError):  # not loaded yet; or not hashable, so not a name
@@ -200,10 +200,10 @@ class Zones:
                 raise UnknownTimeZone(_unknown(key)) from None
         return self._known.setdefault(key, self._load(key))
 
-    def _load(self, key: str) -> Zone:
+    def _load(self, key: str) -> TimeZone:
         try:
             with self._root.joinpath(key).open("rb") as file:
-                return Zone(key, ZoneInfo.from_file(file, key))
+                return TimeZone(key, ZoneInfo.from_file(file, key))
         except FileNotFoundError:
             msg = f"{key} is not in {self._root}"
             raise UnknownTimeZone(msg) from None
@@ -220,18 +220,18 @@ def _packaged_version() -> str:
 
 
 @cache
-def zone_keys() -> frozenset[str]:
+def tz_names() -> frozenset[str]:
     """Return the names of all time zones."""
     listed = importlib.resources.files("tzdata").joinpath("zones").read_text("ascii")
     return frozenset(listed.split())
 
 
 def _is_name(key: object) -> bool:
-    return isinstance(key, str) and key in zone_keys()
+    return isinstance(key, str) and key in tz_names()
 
 
 def _unknown(key: object) -> str:
-    keys = sorted(zone_keys())
+    keys = sorted(tz_names())
     by_lower = {name.lower(): name for name in keys}
     tidy = str(key).strip().replace(" ", "_").lower()
     if tidy in by_lower:
@@ -244,4 +244,4 @@ def _unknown(key: object) -> str:
     return f"{key!r} is not an IANA time zone{did_you_mean(tidy, keys) or '; names look like Europe/London'}"
 
 
-PACKAGED = Zones()
+PACKAGED = TzData()
