@@ -18,6 +18,7 @@ from mainspring.job import Job, Status
 from mainspring.stores.protocol import Claims, Filter, Want
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.worker import Worker, gate, intake
+from mainspring.worker.run import Run
 from tests.worker.children import app as app_of_children
 from tests.worker.working import FaultyStore, eventually, fields_of, member, new_app, reached, record, working
 
@@ -199,10 +200,10 @@ async def test_a_thread_that_is_slow_to_begin_checks_the_halts_again(monkeypatch
     begun, go, ran = threading.Event(), threading.Event(), threading.Event()
     permits = gate.Gate.permits
 
-    def slow(self: gate.Gate, queue: str) -> bool:
+    def slow(self: gate.Gate, run: Run) -> bool:
         begun.set()
         go.wait(10)
-        return permits(self, queue)
+        return permits(self, run)
 
     monkeypatch.setattr(gate.Gate, "permits", slow)
 

@@ -15,7 +15,7 @@ from mainspring.stores.protocol import Pulse, Store
 from mainspring.worker import membership
 from mainspring.worker.membership import Heartbeat
 from mainspring.worker.outage import Outage
-from mainspring.worker.runs import Runs
+from mainspring.worker.slots import Runs
 from tests.worker.working import FakeContact, eventually
 
 

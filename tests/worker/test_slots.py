@@ -27,7 +27,7 @@ class Slots(SlotPool):
     ) -> None:
         nothing: Any = None
         runs: Any = SimpleNamespace(ready=ready)
-        super().__init__(limit, runs, nothing, nothing, nothing)
+        super().__init__(limit, runs, nothing, nothing)
         self._execute = execute
 
     async def run(self, run: Run | PendingChunk, slot: asyncio.Task[None]) -> None:

@@ -6,10 +6,10 @@ A job passes these parts, in this order; each calls the next, and `Parts` connec
 - `Admission` (admission.py) asks the features about jobs that concern some, and puts those that may run into
   `Runs.ready`, or into chunks (chunks.py) first.
 - `SlotPool` (slots.py) takes them out, as many at once as the worker has slots, and runs each (`SlotPool.run`):
-- `StartCheck` (gate.py) checks once more that it may start; `Gate` knows what is halted,
+- `Gate` (gate.py) checks once more that it may start, and knows what is halted,
 - `Executor` (executor.py) calls its handler on the event loop, in a thread or in a child process, and returns its
   `Outcome` (run.py),
-- `Runs` (runs.py) takes it out of what the worker holds, and passes its outcome on.
+- `Runs` (slots.py) takes it out of what the worker holds, and passes its outcome on.
 - `Acker` (acker.py) writes outcomes to the store, many at a time.
 - `AfterAck` (acker.py) emits events, tells the features, re-checks suspended jobs and cancels children.
 

@@ -1,7 +1,7 @@
 """Decides whether claimed jobs may run, and passes those that may on to the slots.
 
 What can keep a job from running are halts and pauses (see `Gate`), features (see mainspring.feature), and a worker that
-stops. A job may wait for a slot after that, so `StartCheck` (gate.py) checks once more when it starts.
+stops. A job may wait for a slot after that, so the gate checks once more when it starts.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from mainspring.worker.acker import AfterAck
 from mainspring.worker.chunks import Chunker
 from mainspring.worker.gate import Gate, log_failure
 from mainspring.worker.run import Run, Stop, outcome_of_unknown_task
-from mainspring.worker.runs import Runs
-from mainspring.worker.slots import SlotPool
+from mainspring.worker.slots import Runs, SlotPool
 
 
 class Admission:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,6 @@ from mainspring.job import Outcome, ProgressReport
 from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Completion
 from mainspring.worker.run import Run, completed, fields_of
-from mainspring.worker.runs import Runs
 from mainspring.worker.threads import Threads
 
 WRITE_PAUSE = 0.1  # seconds between two writes of progress; of several reports of a job, only the last is written
@@ -78,11 +78,11 @@ class Contexts:
 class Progress:
     """Writes the progress reports of one worker to the store; belongs to one event loop."""
 
-    def __init__(self, runtime: Runtime, worker: str, runs: Runs) -> None:
+    def __init__(self, runtime: Runtime, worker: str, held: Mapping[str, Run]) -> None:
         self._store = runtime.store
         self._bus = runtime.bus
         self._worker = worker
-        self._held = runs.held
+        self._held = held
         self._loop = asyncio.get_running_loop()
         self._reports: dict[str, ProgressReport] = {}
         self._some, self._writing = asyncio.Event(), asyncio.Lock()

@@ -20,7 +20,6 @@ from mainspring.task import Task
 from mainspring.worker.chunks import ChunkRun
 from mainspring.worker.contexts import Contexts
 from mainspring.worker.failures import message_of
-from mainspring.worker.gate import StartCheck
 from mainspring.worker.processes import Processes
 from mainspring.worker.run import Run, Stop, failed, in_this_thread, outcome_of_error, outcome_of_value
 from mainspring.worker.threads import HeldBack, Threads
@@ -31,13 +30,14 @@ log = get_log("mainspring.worker")
 class Executor:
     """Runs the jobs of one worker; belongs to one event loop.
 
-    `check` is asked again inside the thread or process, as those take a while to be ready.
+    `permits` says whether a run may still call its handler. It is asked inside the thread or process, as those take a
+    while to be ready.
     """
 
     def __init__(
         self,
         contexts: Contexts,
-        check: StartCheck,
+        permits: Callable[[Run], bool],
         middleware: Middleware,
         threads: Threads,
         *,
@@ -45,7 +45,7 @@ class Executor:
         clock: Clock,
     ) -> None:
         self._contexts = contexts
-        self._check = check
+        self._permits = permits
         self._middleware = middleware
         self._wrapped = middleware.runs  # middleware around each run, if there is any
         self._clock = clock
@@ -141,7 +141,7 @@ class Executor:
 
     def _started(self, runs: list[Run], call: Callable[[], Any]) -> Any:
         """Call the handler unless a run may not start any more. This runs in the handler's thread."""
-        if not all(map(self._check.permits, runs)):
+        if not all(map(self._permits, runs)):
             for run in runs:
                 run.hold_back()
             raise HeldBack
@@ -169,7 +169,7 @@ class Executor:
         timers: list[asyncio.TimerHandle] = []
         try:
             return await self._processes.run(
-                run.task, run.claim, self._contexts.of(run), begun, partial(self._check.permits, run)
+                run.task, run.claim, self._contexts.of(run), begun, partial(self._permits, run)
             )
         except HeldBack:
             run.hold_back()

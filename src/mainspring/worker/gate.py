@@ -2,7 +2,7 @@
 
 The store hands out no jobs of what is halted. But jobs wait in the worker between their claim and their start: for a
 slot, in a chunk that is collected, for a feature. So each start asks the gate. Usually that only compares the time
-with `open_until`; otherwise `StartCheck` asks the features again too.
+with `open_until`. Jobs that concern features are checked by these once more, too.
 
 The gate looks at the halts when it is woken, and once a second. It trusts a look for `TRUSTED_FOR` seconds. A process
 that was stopped (SIGSTOP) and goes on, a laptop that slept, or a worker that lost its store, looks again before its
@@ -21,11 +21,11 @@ from mainspring.errors import StoreError
 from mainspring.halting import TRUSTED_FOR
 from mainspring.log import get_log
 from mainspring.runtime import Runtime
-from mainspring.stores.protocol import Halt, Store
+from mainspring.stores.protocol import Halt
 from mainspring.worker.membership import Heartbeat
 from mainspring.worker.outage import Outage
 from mainspring.worker.run import Run, Stop
-from mainspring.worker.runs import Runs
+from mainspring.worker.slots import Runs
 
 log = get_log("mainspring.worker")
 
@@ -37,11 +37,13 @@ NEVER = float("-inf")
 class Gate:
     """The gate of one worker; belongs to one event loop."""
 
-    def __init__(self, store: Store, worker: str, runs: Runs, heartbeat: Heartbeat) -> None:
-        self._store = store
+    def __init__(self, runtime: Runtime, worker: str, runs: Runs, heartbeat: Heartbeat, outage: Outage) -> None:
+        self._features = runtime.features
+        self._store = runtime.store
         self._worker = worker
         self._runs = runs
         self._heartbeat = heartbeat
+        self._outage = outage
         self.is_shut = False  # the worker is stopping
         self._looking = asyncio.Lock()
         self._looked_at = NEVER
@@ -55,13 +57,57 @@ class Gate:
         self.knows_halts = False  # whether anything is halted, as far as is known
         self.clear = True  # nothing is known to be halted, and the worker is not stopping
 
-    def permits(self, queue: str) -> bool:
-        """Return whether a job of this queue may start now. Any thread may ask."""
+    # -- at the start of a run ------------------------------------------------------------------
+
+    def permits(self, run: Run) -> bool:
+        """Return whether a run that has begun may still call its handler. Any thread may ask."""
+        return self._is_open(run.claim.queue) and (not run.admitted or self._features.permits(run.claim))
+
+    async def end_unstartable(self, runs: Sequence[Run]) -> None:
+        """End those of the runs that may not start any more. They may have waited for a slot for long."""
+        if any(run.needs_recheck for run in runs):
+            await self._end_refused(runs)
+        if not all(self._is_open(run.claim.queue) for run in runs) or self.is_shut:
+            await self._end_halted(runs)
+
+    async def _end_refused(self, runs: Sequence[Run]) -> None:
+        """End runs that passed their features but may not start any more: a breaker opened, or they expired."""
+        waiting = {run.claim.id: run for run in runs if run.admitted and not run.ended}
+        claims = [run.claim for run in waiting.values()]
+        try:
+            refused = await self._features.recheck(claims, self._store.clock.now())
+        except Exception as error:  # noqa: BLE001 - whatever failed, the slot must go on
+            log_failure(list(waiting.values()), error)
+            for run in waiting.values():
+                self._runs.end(run, Stop.CROWDED)
+            return
+        for job_id, refusal in refused.items():
+            if not waiting[job_id].ended:  # it stays admitted, so that its features are told that it has ended
+                self._runs.refuse(waiting[job_id], refusal)
+
+    async def _end_halted(self, runs: Sequence[Run]) -> None:
+        """End runs that are halted. If the last look at the halts is too old, look again first."""
+        unsure = False
+        if not self.is_shut:
+            try:
+                await self.refresh()
+            except StoreError as error:
+                self._outage.failed("gate", error)
+                unsure = True
+        for run in runs:
+            if self.is_shut:  # they were claimed before the worker was told to stop
+                self._runs.end(run, Stop.SHUTDOWN)
+            elif unsure or self.stops(run.claim.queue):
+                self._runs.end(run, Stop.CROWDED if unsure else Stop.HALTED)
+
+    def _is_open(self, queue: str) -> bool:
         return since_boot() <= self._looked_at + TRUSTED_FOR and not self.stops(queue)
 
     def stops(self, queue: str) -> bool:
         """Return whether the queue is known to be halted."""
         return self.halted or queue in self.paused
+
+    # -- halts ----------------------------------------------------------------------------------
 
     def shut(self) -> None:
         """Check each start from now on, because the worker is stopping."""
@@ -128,58 +174,6 @@ class Gate:
                 await self._runs.handed_back()
         await self._store.confirm(self._worker, number)
         self._asked, self._confirmed = False, number
-
-
-class StartCheck:
-    """The last check, when a slot is about to start runs that may have waited for long."""
-
-    def __init__(self, runtime: Runtime, gate: Gate, runs: Runs, outage: Outage) -> None:
-        self._features = runtime.features
-        self._clock = runtime.store.clock
-        self._gate = gate
-        self._runs = runs
-        self._outage = outage
-
-    async def end_unstartable(self, runs: Sequence[Run]) -> None:
-        """End the runs that may not start any more."""
-        if any(run.needs_recheck for run in runs):
-            await self._ask_features(runs)
-        if not all(self._gate.permits(run.claim.queue) for run in runs) or self._gate.is_shut:
-            await self._ask_gate(runs)
-
-    def permits(self, run: Run) -> bool:
-        """Return whether a run that has begun may still call its handler. Any thread may ask."""
-        return self._gate.permits(run.claim.queue) and (not run.admitted or self._features.permits(run.claim))
-
-    async def _ask_features(self, runs: Sequence[Run]) -> None:
-        """End runs that passed their features but may not start any more: a breaker opened, or they expired."""
-        waiting = {run.claim.id: run for run in runs if run.admitted and not run.ended}
-        claims = [run.claim for run in waiting.values()]
-        try:
-            refused = await self._features.recheck(claims, self._clock.now())
-        except Exception as error:  # noqa: BLE001 - whatever failed, the slot must go on
-            log_failure(list(waiting.values()), error)
-            for run in waiting.values():
-                self._runs.end(run, Stop.CROWDED)
-            return
-        for job_id, refusal in refused.items():
-            if not waiting[job_id].ended:  # it stays admitted, so that its features are told that it has ended
-                self._runs.refuse(waiting[job_id], refusal)
-
-    async def _ask_gate(self, runs: Sequence[Run]) -> None:
-        """End runs that are halted. If the last look at the halts is too old, look again first."""
-        unsure = False
-        if not self._gate.is_shut:
-            try:
-                await self._gate.refresh()
-            except StoreError as error:
-                self._outage.failed("gate", error)
-                unsure = True
-        for run in runs:
-            if self._gate.is_shut:  # they were claimed before the worker was told to stop
-                self._runs.end(run, Stop.SHUTDOWN)
-            elif unsure or self._gate.stops(run.claim.queue):
-                self._runs.end(run, Stop.CROWDED if unsure else Stop.HALTED)
 
 
 def log_failure(runs: Sequence[Run], error: Exception) -> None:

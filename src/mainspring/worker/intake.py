@@ -20,8 +20,8 @@ from mainspring.worker.gate import Gate
 from mainspring.worker.membership import Membership
 from mainspring.worker.outage import LONGEST_SLEEP, Outage, sleep_until
 from mainspring.worker.run import Run, Stop
-from mainspring.worker.runs import Runs
 from mainspring.worker.settings import Subscription, WorkerSettings
+from mainspring.worker.slots import Runs
 from mainspring.worker.unknown_tasks import UnknownTasks
 
 MAX_BUFFER_WAIT = 2.0  # seconds that a claimed job may wait for a free slot before the worker hands it back for others

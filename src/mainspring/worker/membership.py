@@ -19,8 +19,8 @@ from mainspring.log import get_log
 from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Pulse, Store, Wake, WorkerInfo
 from mainspring.worker.outage import Backoff, Outage
-from mainspring.worker.runs import Runs
 from mainspring.worker.settings import WorkerSettings
+from mainspring.worker.slots import Runs
 
 log = get_log("mainspring.worker")
 

@@ -11,14 +11,13 @@ from mainspring.worker.acker import Acker, AfterAck
 from mainspring.worker.admission import Admission
 from mainspring.worker.contexts import Contexts, Progress
 from mainspring.worker.executor import Executor
-from mainspring.worker.gate import Gate, StartCheck
+from mainspring.worker.gate import Gate
 from mainspring.worker.intake import Intake
 from mainspring.worker.maintenance import Maintenance
 from mainspring.worker.membership import Heartbeat, Membership
 from mainspring.worker.outage import Outage
-from mainspring.worker.runs import Runs
 from mainspring.worker.settings import WorkerSettings
-from mainspring.worker.slots import SlotPool
+from mainspring.worker.slots import Runs, SlotPool
 from mainspring.worker.stuck import StuckSlots
 from mainspring.worker.threads import Threads
 from mainspring.worker.unknown_tasks import UnknownTasks
@@ -45,17 +44,21 @@ class Parts:
         self.acker = Acker(runtime.pipeline, self.after_ack, outage, delay=settings.ack_delay)
         stuck = StuckSlots(worker, store.stall_grace / 1000)
         self.runs = Runs(runtime, worker, self.acker, self.after_ack, stuck)
-        self.progress = Progress(runtime, worker, self.runs)
+        self.progress = Progress(runtime, worker, self.runs.held)
         self.heartbeat = Heartbeat(store, worker, self.runs, outage, interval=settings.heartbeat_interval)
-        self.gate = Gate(store, worker, self.runs, self.heartbeat)
+        self.gate = Gate(runtime, worker, self.runs, self.heartbeat, outage)
 
         threads = Threads()
         contexts = Contexts(runtime, worker, self.progress, threads)
-        check = StartCheck(runtime, self.gate, self.runs, outage)
         self.executor = make_executor(
-            contexts, check, runtime.middleware, threads, processes=settings.child_processes, clock=store.clock
+            contexts,
+            self.gate.permits,
+            runtime.middleware,
+            threads,
+            processes=settings.child_processes,
+            clock=store.clock,
         )
-        self.slots = SlotPool(settings.concurrency, self.runs, self.gate, check, self.executor)
+        self.slots = SlotPool(settings.concurrency, self.runs, self.gate, self.executor)
         self.admission = Admission(runtime, self.gate, self.runs, self.slots, after_ack=self.after_ack)
         self.membership = Membership(runtime, settings, outage, on_wake)
         self.unknown_tasks = UnknownTasks(runtime, worker, outage)
