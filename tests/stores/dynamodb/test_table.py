@@ -17,8 +17,7 @@ from mainspring.stores.dynamodb.counts import Counts, sum_up
 from mainspring.stores.dynamodb.items import dedupe_key, key, stamp, target_key, unstamp
 from mainspring.stores.dynamodb.local_workers import LONGEST_POLL, SHORTEST_POLL
 from mainspring.stores.dynamodb.schema import MAX_SHARDS
-from mainspring.stores.dynamodb.shares import owned
-from mainspring.stores.dynamodb.table import MAX_PARALLEL, Refused, together
+from mainspring.stores.dynamodb.table import MAX_PARALLEL, Refused, owned, together
 from mainspring.stores.protocol import Filter
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import claim, claim_one, end, join, look, new_job, put, put_many, running

@@ -31,8 +31,7 @@ from mainspring.stores.dynamodb.items import (
     unstamp,
     waiting_place,
 )
-from mainspring.stores.dynamodb.shares import owned
-from mainspring.stores.dynamodb.table import Refused, Table, together
+from mainspring.stores.dynamodb.table import Refused, Table, owned, together
 from mainspring.stores.dynamodb.values import Change, Condition, Row, equals, unpack
 from mainspring.stores.dynamodb.workers import revive, worker_key
 from mainspring.stores.engine.claim import Level, claimed, earliest, ends, knows, shares

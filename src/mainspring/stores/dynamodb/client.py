@@ -15,12 +15,13 @@ writes by what they wrote (see `claims` and `acks`). Transactions carry a token 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import random
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -30,10 +31,7 @@ import aiohttp
 
 from mainspring.errors import ConfigurationError, StoreBusy, StoreError, StoreReadOnly, StoreUnavailable
 from mainspring.log import get_log
-from mainspring.stores.dynamodb.credentials import Credentials
-from mainspring.stores.dynamodb.sessions import Sessions
-from mainspring.stores.dynamodb.signing import Signer
-from mainspring.stores.dynamodb.throttling import Throttling
+from mainspring.stores.dynamodb.credentials import Credentials, Signer
 
 log = get_log("mainspring.dynamodb")
 
@@ -41,6 +39,9 @@ BUDGET = 15.0  # seconds for one call with all its retries
 TIMEOUT = 5.0  # seconds for one try
 FIRST_PAUSE, LONGEST_PAUSE = 0.025, 1.0  # seconds
 LARGE_REQUEST = 2**20  # bytes; sending more at once would block the event loop
+MAX_CONNECTIONS = 64  # per event loop; a caller that needs another one waits
+IDLE_TIMEOUT = 60.0  # seconds after which an idle connection is closed
+QUIET_PERIOD = 10.0  # seconds without a refusal after which throttling has ended
 LOG_EVERY = 10.0  # seconds between two log lines about setbacks
 
 THROTTLED = frozenset(
@@ -196,6 +197,81 @@ COSTS = {  # operation: whether it writes
     "BatchExecuteStatement": True,
     "GetItem": False, "Query": False, "BatchGetItem": False, "Scan": False,
 }  # fmt: skip
+
+
+class Throttling:
+    """Tracks whether the service throttles this process. Logs once when it begins and once when it ends."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._began = self._last = 0.0
+        self._refused = 0  # since it began
+        self.now = False
+
+    def met(self, operation: str, words: str) -> None:
+        """Record that a call, or a part of one, was throttled."""
+        self._last = self._monotonic()
+        self._refused += 1
+        if not self.now:
+            self.now, self._began, self._refused = True, self._last, 1
+            log.warning("dynamodb_throttled", operation=operation, error=words)
+
+    def passed(self) -> None:
+        """Record that a call succeeded."""
+        if self.now and self._monotonic() - self._last >= QUIET_PERIOD:
+            self.now = False
+            lasted = round(self._last - self._began, 3)
+            log.info("dynamodb_throttling_over", lasted=lasted, refused=self._refused)
+
+
+class Sessions:
+    """HTTP connections: a pool per event loop, because a connection belongs to the loop that opened it."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._by_loop: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
+
+    def mine(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        session = self._by_loop.get(loop)
+        if session is None:
+            self._drop_ended_loops()
+            session = self._by_loop[loop] = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=IDLE_TIMEOUT),
+                timeout=self._timeout,
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return session
+
+    async def close(self) -> None:
+        here = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if here is not None:
+            await here.close()
+        self._drop_ended_loops()
+
+    def _drop_ended_loops(self) -> None:
+        for loop in [loop for loop in list(self._by_loop) if loop.is_closed()]:
+            abandon(self._by_loop.pop(loop))
+
+
+def abandon(session: aiohttp.ClientSession) -> None:
+    """Close the sockets of a session whose loop has ended without closing it, as the loop of a thread does."""
+    connector = session.connector
+    if connector is None or connector.closed:
+        return
+    waiting: dict[Any, Any] = getattr(connector, "_conns", {})
+    for protocol, *_ in [entry for entries in waiting.values() for entry in entries]:
+        transport = getattr(protocol, "transport", None)
+        with contextlib.suppress(Exception):
+            transport._call_connection_lost(None)  # type: ignore[union-attr]  # noqa: SLF001 - close() needs its loop
+    waiting.clear()
+    session.detach()
+    with contextlib.suppress(Exception):
+        connector._closed = True  # noqa: SLF001 - close() would use the ended loop
+
+
+# -- errors ---------------------------------------------------------------------------------------------
 
 
 def explain(status: int, code: str, problem: Mapping[str, Any]) -> Exception:

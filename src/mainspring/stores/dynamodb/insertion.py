@@ -17,8 +17,7 @@ from mainspring.job import FINISHED, FOREVER, Inserted, NewJob, Status
 from mainspring.stores.dynamodb import halts, wakeups
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed, Item
 from mainspring.stores.dynamodb.items import dedupe_key, new_row, stamp, status_of, ttl, unstamp
-from mainspring.stores.dynamodb.room import parts_that_fit, room_for_job
-from mainspring.stores.dynamodb.table import Action, Table, together
+from mainspring.stores.dynamodb.table import Action, Table, parts_that_fit, room_for_job, together
 from mainspring.stores.dynamodb.values import (
     Condition,
     Row,

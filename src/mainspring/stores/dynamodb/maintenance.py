@@ -13,8 +13,7 @@ from mainspring.stores.dynamodb.client import ConditionFailed
 from mainspring.stores.dynamodb.counts import Counts, day_of
 from mainspring.stores.dynamodb.items import bucket, key, stamp, state_of, status_of
 from mainspring.stores.dynamodb.read import what_runs
-from mainspring.stores.dynamodb.shares import owned
-from mainspring.stores.dynamodb.table import Table, together
+from mainspring.stores.dynamodb.table import Table, owned, together
 from mainspring.stores.dynamodb.values import Condition, Row, delete, equals
 from mainspring.stores.engine.ack import JobState, crashed, stalled, takeover
 from mainspring.stores.protocol import AfterStall, Finding, Reaped, Severity, Takeover

@@ -18,8 +18,7 @@ from mainspring.stores.dynamodb import wakeups
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed, Item
 from mainspring.stores.dynamodb.insertion import MAX_ITEM_BYTES, MAX_TRIES, PendingInserts, named_among, register_queues
 from mainspring.stores.dynamodb.items import PLACES, WORDS, history, key, short, stamp, text, text_of, unstamp
-from mainspring.stores.dynamodb.room import Room, parts_that_fit, room_for_job, room_for_step
-from mainspring.stores.dynamodb.table import Action, Table, together
+from mainspring.stores.dynamodb.table import Action, Room, Table, parts_that_fit, room_for_job, room_for_step, together
 from mainspring.stores.dynamodb.values import Condition, Row, delete, equals, pack, put, put_item, size, update
 
 MAX_NAME_BYTES = 900  # of a step in a sort key; longer names are hashed

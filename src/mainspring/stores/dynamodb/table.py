@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeVar
+from zlib import crc32
 
 from mainspring.clock import Clock, Millis
 from mainspring.errors import StoreError
 from mainspring.ids import new_id
-from mainspring.job import Status
+from mainspring.job import NewJob, Status, Step
 from mainspring.log import get_log
 from mainspring.stores.dynamodb.client import THROTTLED, Client, ConditionFailed, Item
 from mainspring.stores.dynamodb.counts import DAY, LIVE_DAY, SLOTS, Counts
@@ -38,6 +39,8 @@ Doubts = dict[tuple[str, int], set[str]]  # (job, token) -> marks of acks that w
 
 MAX_PARALLEL = 32  # calls at the same time for one operation
 BATCH_GET, BATCH_WRITE, TRANSACTION = 100, 25, 100  # items that the service accepts in one call
+MAX_BYTES = 3 * 2**20  # of one transaction; the service accepts 4 MB
+MAX_ITEMS = TRANSACTION - 1  # of one transaction, without the update of the job that writes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,3 +348,53 @@ async def together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
             raise result
         done.append(result)
     return done
+
+
+def owned(shard: int | str, process: str, processes: Collection[str]) -> bool:
+    """Return whether the process serves the shard. A process that knows of no others serves all.
+
+    This is rendezvous hashing: a process that joins or leaves moves few shards. It only keeps processes from competing
+    for the same jobs. Conditional writes make a claim safe.
+    """
+    if process not in processes:
+        return True
+    return max(processes, key=lambda name: (crc32(f"{name}/{shard}".encode()), name)) == process
+
+
+# -- room in a transaction -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What something takes up in a transaction."""
+
+    items: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Room) -> Room:
+        return Room(self.items + other.items, self.bytes + other.bytes)
+
+    def fits(self) -> bool:
+        return self.items <= MAX_ITEMS and self.bytes <= MAX_BYTES
+
+
+def room_for_job(job: NewJob) -> Room:
+    """Count the job, its dedupe key, and the item under the key that it waits for."""
+    return Room(1 + (job.dedupe_key is not None) + (job.waits_for is not None), len(job.payload.encode()))
+
+
+def room_for_step(step: Step) -> Room:
+    return Room(1, len((step.output or "").encode()))
+
+
+def parts_that_fit(things: Sequence[T], room_for: Callable[[T], Room]) -> Iterator[tuple[T, ...]]:
+    part: list[T] = []
+    taken = Room()
+    for thing in things:
+        taken += room_for(thing)
+        if part and not taken.fits():
+            yield tuple(part)
+            part, taken = [], room_for(thing)
+        part.append(thing)
+    if part:
+        yield tuple(part)

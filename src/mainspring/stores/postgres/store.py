@@ -37,14 +37,13 @@ from mainspring.stores.postgres import (
     transfer,
     wakeups,
 )
-from mainspring.stores.postgres.clock import ServerClock
 from mainspring.stores.postgres.completion import ForeignCompletion, PostgresCompletion
 from mainspring.stores.postgres.errors import ConnectionLost, explain
 from mainspring.stores.postgres.foreign_connection import borrow
 from mainspring.stores.postgres.group_commit import GroupCommit
 from mainspring.stores.postgres.listen import Listener, tell, tell_with_commit
 from mainspring.stores.postgres.pool import Connection, Pool, is_pooled, short_transaction
-from mainspring.stores.postgres.transaction import PLAN_FREELY, Dialect, Transaction
+from mainspring.stores.postgres.transaction import PLAN_FREELY, Dialect, ServerClock, Transaction
 from mainspring.stores.protocol import (
     Action,
     AfterStall,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from typing import Any
 
-from mainspring.clock import Clock
+from mainspring.clock import Clock, Millis, since_boot
 from mainspring.stores.postgres.pool import Connection
 from mainspring.stores.protocol import EVERY_QUEUE, Wake
 
@@ -105,3 +106,25 @@ PLAN_FREELY = """
 SELECT set_config(setting, %(freely)s, true)
 FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_sort']) AS setting
 """  # without statistics the planner expects that most of a table is wanted, and reads and sorts all of it
+
+
+class ServerClock:
+    """An estimate of the server's clock: the local monotonic clock, corrected whenever the server reports its time.
+
+    Use it only to sleep until a job is due and to record when a run began. The server itself decides what is due.
+    """
+
+    def __init__(self) -> None:
+        self._ahead = time.time() * 1000 - time.monotonic() * 1000
+
+    def set(self, now: Millis) -> None:
+        self._ahead = now - time.monotonic() * 1000
+
+    def now(self) -> Millis:
+        return int(time.monotonic() * 1000 + self._ahead)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def elapsed(self) -> float:
+        return since_boot()
