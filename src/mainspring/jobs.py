@@ -18,7 +18,7 @@ from mainspring.errors import (
     StepNotFound,
 )
 from mainspring.events import JobCancelled
-from mainspring.features.durable.cancel_children import children_of, reason_of
+from mainspring.features.durable.feature import children_of, reason_of
 from mainspring.features.durable.states import StepState, declared_by, restartable, states_of
 from mainspring.ids import new_id
 from mainspring.job import Attempt, Job, Priority, PriorityName, Status, TimelineEntry, check_queue

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from mainspring.cli.data import plain
-from mainspring.features.schedules.rules import Change, Occurrence, Row
+from mainspring.features.schedules.rules import Occurrence, PreviewRow, ScheduleChange
 from mainspring.features.schedules.storage import StoredSchedule
 
 
@@ -44,7 +44,7 @@ def plain_occurrence(occurrence: Occurrence | None) -> dict[str, Any] | None:
     }
 
 
-def plain_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def plain_rows(rows: Sequence[PreviewRow]) -> list[dict[str, Any]]:
     return [
         {
             "local": row.local.isoformat(),
@@ -57,7 +57,7 @@ def plain_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def plain_changes(changes: Sequence[Change]) -> list[dict[str, Any]]:
+def plain_changes(changes: Sequence[ScheduleChange]) -> list[dict[str, Any]]:
     return [
         {"kind": change.kind, "before": plain_occurrence(change.before), "after": plain_occurrence(change.after)}
         for change in changes

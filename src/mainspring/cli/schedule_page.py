@@ -12,7 +12,7 @@ from mainspring.cli.job_page import INDENT, say_block, say_heading
 from mainspring.cli.table import Cell, Column, Styled, printable, render
 from mainspring.cli.terminal import STATUS_STYLES, Terminal
 from mainspring.features.schedules.firing import Became, Entry
-from mainspring.features.schedules.rules import Change, Occurrence, Row, Schedule, in_words
+from mainspring.features.schedules.rules import Occurrence, PreviewRow, Schedule, ScheduleChange, in_words
 from mainspring.features.schedules.rules.parse import write_length
 from mainspring.features.schedules.storage import StoredSchedule
 from mainspring.humanize import show_both, show_length, show_moment, show_relative
@@ -127,7 +127,7 @@ def show_minutes(moment: datetime) -> str:
 
 
 def say_schedule(
-    terminal: Terminal, stored: StoredSchedule, rows: Sequence[Row], entries: Sequence[Entry], now: datetime
+    terminal: Terminal, stored: StoredSchedule, rows: Sequence[PreviewRow], entries: Sequence[Entry], now: datetime
 ) -> None:
     state, style, _ = state_of(stored, now)
     terminal.say(f"{terminal.paint(printable(stored.id), 'bold')}  {terminal.paint(state, style)}")
@@ -180,14 +180,14 @@ def next_line(occurrence: Occurrence | None, tz: str, now: datetime) -> str:
 # -- coming times -----------------------------------------------------------------------------------
 
 
-def say_rows(terminal: Terminal, rows: Sequence[Row], tz: str, reader: str | None, *, indent: str = "") -> None:
+def say_rows(terminal: Terminal, rows: Sequence[PreviewRow], tz: str, reader: str | None, *, indent: str = "") -> None:
     columns = [Column(tz), Column("UTC")]
     columns += [Column(reader)] if reader else []
     columns.append(Column("NOTE", least=12))
     terminal.table(columns, [time_row(row, reader=reader is not None) for row in rows], indent=indent)
 
 
-def time_row(row: Row, *, reader: bool) -> Sequence[Cell]:
+def time_row(row: PreviewRow, *, reader: bool) -> Sequence[Cell]:
     style = "yellow" if row.notes else ""
     times = [row.local, row.utc, *([row.reader] if reader else [])]
     notes = f"DST: {'; '.join(row.notes)}" if row.notes else ""
@@ -228,7 +228,9 @@ def entry_row(entry: Entry) -> Sequence[Cell]:
 # -- changes ----------------------------------------------------------------------------------------
 
 
-def say_changes(terminal: Terminal, changes: Sequence[Change], ahead: timedelta, most: int, now: datetime) -> None:
+def say_changes(
+    terminal: Terminal, changes: Sequence[ScheduleChange], ahead: timedelta, most: int, now: datetime
+) -> None:
     if changes:
         titles = ("CHANGE", "BEFORE, LOCAL", "BEFORE, UTC", "AFTER, LOCAL", "AFTER, UTC")
         columns = [Column(title) for title in titles]
@@ -238,7 +240,7 @@ def say_changes(terminal: Terminal, changes: Sequence[Change], ahead: timedelta,
     terminal.say(summarise(changes, ahead))
 
 
-def change_row(change: Change, now: datetime) -> Sequence[Cell]:
+def change_row(change: ScheduleChange, now: datetime) -> Sequence[Cell]:
     before, after = change.before, change.after
     return (
         Styled(change.kind, KINDS[change.kind]),
@@ -249,7 +251,7 @@ def change_row(change: Change, now: datetime) -> Sequence[Cell]:
     )
 
 
-def summarise(changes: Sequence[Change], ahead: timedelta) -> str:
+def summarise(changes: Sequence[ScheduleChange], ahead: timedelta) -> str:
     counts: Counter[str] = Counter(change.kind for change in changes)
     summary = ", ".join(f"{counts[kind]:,} {kind}" for kind in KINDS if counts[kind]) or "no time changes"
     return f"{summary} in the next {ahead.days} days"

@@ -1,15 +1,25 @@
-"""A child does not start if its parent was cancelled; signals whose sender has died wake the waiting jobs."""
+"""How durable functions take part: children end with their parent, and signals wake jobs even if their sender died.
+
+Cancelling a parent job also cancels its children, unless they were spawned with cancel_children=False. The parent's
+recorded steps name its children. If the process that cancels the parent dies before it has cancelled all children, the
+others are cancelled when a worker claims them.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mainspring.clock import Millis
 from mainspring.feature import Candidate, Feature, Refusal, refuse
-from mainspring.features.durable.cancel_children import reason_of
-from mainspring.features.durable.signals import SignalTimer
+from mainspring.features.durable.journal import kind_of
+from mainspring.features.durable.timer import SignalTimer
 from mainspring.job import Move, Status
 from mainspring.services import Services
+from mainspring.stores.protocol import Store
+
+KINDS_WITH_CHILDREN = frozenset({"spawn", "gather"})
 
 
 class DurableFeature(Feature):
@@ -33,3 +43,16 @@ class DurableFeature(Feature):
             for job_id, job in bound.items()
             if job.option["id"] in cancelled
         }
+
+
+async def children_of(store: Store, parent: str) -> list[str]:
+    """Return the ids of the children that are to be cancelled with their parent."""
+    steps = await store.steps(parent)
+    states: list[dict[str, Any]] = [
+        json.loads(step.output or "{}") for step in steps if kind_of(step) in KINDS_WITH_CHILDREN
+    ]
+    return [child for state in states for child in state["children"]]
+
+
+def reason_of(parent: str) -> str:
+    return f"its parent, job {parent}, was cancelled"

@@ -8,7 +8,7 @@ in between, the document comes due, and any worker wakes them instead.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,17 +16,14 @@ from typing import Any
 
 from mainspring.clock import Length, Millis, duration, to_datetime, to_millis
 from mainspring.errors import ConfigurationError
-from mainspring.feature import Timer
 from mainspring.features.durable.journal import Asked, kind_of
 from mainspring.features.durable.outputs import to_json
 from mainspring.features.durable.run import DurableRun
 from mainspring.features.durable.suspension import Wait, next_look
 from mainspring.ids import new_id
 from mainspring.job import UNTIL_WOKEN
-from mainspring.services import Services
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Write
 from mainspring.stores.protocol import Store
-from mainspring.timers import fire_planned
 
 COLLECTION = "signals"
 SENT = "signals_sent"  # signals by the id that their sender chose
@@ -34,7 +31,6 @@ ALL_WAITERS = 1_000_000
 SIGNAL_RETENTION = timedelta(days=30)
 REPEAT_WAKE_AFTER: Millis = 20_000
 """After a signal was written. Stores notify workers only of what is due within 15 s; this is found by polling."""
-MAX_REPEATED_WAKES = 1000  # signals repeated at once when a worker died; the others wait until they are due
 MAX_SENDER_SKEW: Millis = 10 * 60_000  # how far the clocks of two senders may differ
 PAGE = 100
 MAX_KEY_LENGTH = 180  # characters; short enough for "wait for <key>" as the name of a step
@@ -124,33 +120,6 @@ async def sent_under(store: Store, key: str, id: str) -> Signal | None:
     if found:
         found = await store.documents([Key(COLLECTION, key, json.loads(found[0].data))])
     return Signal.from_document(found[0]) if found else None
-
-
-class SignalTimer(Timer):
-    """Repeats the wake for signals, as their sender may have died before it woke the waiting jobs."""
-
-    collection = COLLECTION
-
-    def __init__(self, services: Services) -> None:
-        self._services = services
-
-    async def fire(self, documents: Sequence[Document], now: Millis) -> None:
-        del now
-        await self._services.store.wake({waiting_key(signal.key.group): ALL_WAITERS for signal in documents})
-        writes = [
-            Write(signal.key, signal.data, expected=signal.version, expires_at=signal.expires_at)
-            for signal in documents
-        ]
-        await self._services.store.write([Bundle((write,)) for write in writes])
-
-    async def recover(self) -> None:
-        """Repeat the wake for the latest signals: a dead worker may have suspended a job just after the first."""
-        latest = await self._services.store.due(COLLECTION, MAX_REPEATED_WAKES, ahead=REPEAT_WAKE_AFTER)
-        await self._services.store.wake({waiting_key(document.key.group): ALL_WAITERS for document in latest.documents})
-
-    async def clock_went_back(self, by: Millis) -> None:
-        del by
-        await fire_planned(self._services, self)
 
 
 # -- waiting ----------------------------------------------------------------------------------------

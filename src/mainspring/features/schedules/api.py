@@ -11,11 +11,11 @@ from mainspring.errors import ConfigurationError, InvalidSchedule, ScheduleNotFo
 from mainspring.features.schedules.firing import SCHEDULES, Entry, triggered, undecided_entries
 from mainspring.features.schedules.rules import (
     PACKAGED,
-    Change,
     PoliciesInTimeZone,
-    Row,
+    PreviewRow,
     Rule,
     Schedule,
+    ScheduleChange,
     TzData,
     compare_schedules,
     preview_schedule,
@@ -147,7 +147,7 @@ class Schedules:
         found = await self._services.store.browse(SCHEDULES.page(id, limit, before))
         return [Entry.from_document(document) for document in found]
 
-    async def preview(self, id: str, count: int = 10, *, reader: str = "UTC") -> Sequence[Row]:
+    async def preview(self, id: str, count: int = 10, *, reader: str = "UTC") -> Sequence[PreviewRow]:
         """Return the next fires, each in the schedule's time zone, in UTC and in the reader's.
 
         Occurrences that have fired are left out, even after a change of time zone. Overdue ones come first, if they
@@ -160,7 +160,7 @@ class Schedules:
 
     async def compare(
         self, id: str, when: When, *, ahead: timedelta = COMPARED_TIME, **policies: Unpack[PoliciesInTimeZone]
-    ) -> Sequence[Change]:
+    ) -> Sequence[ScheduleChange]:
         """Return how the coming fires would change if `put` replaced the schedule by this one."""
         stored, now = await self.get(id), self._services.now()
         return compare_stored(stored, stored.replaced(as_schedule(when, **policies), now), now, ahead)
@@ -281,7 +281,7 @@ def as_schedule(when: When, **policies: Unpack[PoliciesInTimeZone]) -> Schedule:
 
 def compare_stored(
     before: StoredSchedule, after: StoredSchedule, now: datetime, ahead: timedelta, *, tzdata: TzData = PACKAGED
-) -> Sequence[Change]:
+) -> Sequence[ScheduleChange]:
     """Return how the fires of a stored schedule would differ from now on after a change."""
     return compare_schedules(
         None if before.disabled else before.schedule,

@@ -17,7 +17,14 @@ from mainspring.features.schedules.rules.description import describe, in_words
 from mainspring.features.schedules.rules.forms import rule_from_data, rule_from_text
 from mainspring.features.schedules.rules.interval import Interval
 from mainspring.features.schedules.rules.policies import Decision, Drop, DueOccurrence, Misfire, Reason, SchedulePause
-from mainspring.features.schedules.rules.preview import Change, Row, compare_schedules, fires, preview_schedule, remarks
+from mainspring.features.schedules.rules.preview import (
+    PreviewRow,
+    ScheduleChange,
+    compare_schedules,
+    fires,
+    preview_schedule,
+    remarks,
+)
 from mainspring.features.schedules.rules.rrule import RRule
 from mainspring.features.schedules.rules.rule import Rule
 from mainspring.features.schedules.rules.schedule import Policies, PoliciesInTimeZone, Schedule
@@ -27,7 +34,6 @@ from mainspring.features.schedules.rules.tz import PACKAGED, TimeZone, TzData, t
 __all__ = [
     "PACKAGED",
     "BusinessCalendar",
-    "Change",
     "Cron",
     "Daily",
     "Decision",
@@ -40,11 +46,12 @@ __all__ = [
     "Once",
     "Policies",
     "PoliciesInTimeZone",
+    "PreviewRow",
     "RRule",
     "Reason",
-    "Row",
     "Rule",
     "Schedule",
+    "ScheduleChange",
     "SchedulePause",
     "TimeZone",
     "TzData",

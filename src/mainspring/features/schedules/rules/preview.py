@@ -20,7 +20,7 @@ Since = datetime | Occurrence
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PreviewRow:
     """One coming fire. All three times are the same instant."""
 
     occurrence: Occurrence
@@ -31,7 +31,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ScheduleChange:
     kind: Literal["added", "removed", "moved"]
     before: Occurrence | None
     after: Occurrence | None
@@ -45,7 +45,7 @@ def preview_schedule(
     since: Since | None = None,
     reader: str = "UTC",
     tzdata: TzData = PACKAGED,
-) -> list[Row]:
+) -> list[PreviewRow]:
     """Return the next fires after an instant, as `fires` finds them."""
     tz, reader_tz = tzdata.get(schedule.tz), tzdata.get(reader)
     rows = []
@@ -53,7 +53,7 @@ def preview_schedule(
         changes = tz.changes_on(found.local.date())
         notes = (*(_clocks(change) for change in changes), *_fate(found))
         utc = found.utc
-        rows.append(Row(found, utc.astimezone(tz.info), utc, utc.astimezone(reader_tz.info), notes))
+        rows.append(PreviewRow(found, utc.astimezone(tz.info), utc, utc.astimezone(reader_tz.info), notes))
     return rows
 
 
@@ -87,7 +87,7 @@ def compare_schedules(
     since_after: Since | None = None,
     tzdata_before: TzData = PACKAGED,
     tzdata_after: TzData = PACKAGED,
-) -> list[Change]:
+) -> list[ScheduleChange]:
     """Return how the fires between two instants change if a schedule or version of tzdata is replaced by another.
 
     Occurrences are matched by their keys, so a wall time whose instant changes counts as moved. With `since_before` and
@@ -95,9 +95,11 @@ def compare_schedules(
     """
     old = {} if before is None else _fires_until(before, low, high, since_before, tzdata_before)
     new = _fires_until(after, low, high, since_after, tzdata_after)
-    changes = [Change("removed", old[key], None) for key in old.keys() - new.keys()]
-    changes += [Change("added", None, new[key]) for key in new.keys() - old.keys()]
-    changes += [Change("moved", old[key], new[key]) for key in old.keys() & new.keys() if old[key].utc != new[key].utc]
+    changes = [ScheduleChange("removed", old[key], None) for key in old.keys() - new.keys()]
+    changes += [ScheduleChange("added", None, new[key]) for key in new.keys() - old.keys()]
+    changes += [
+        ScheduleChange("moved", old[key], new[key]) for key in old.keys() & new.keys() if old[key].utc != new[key].utc
+    ]
     return sorted(changes, key=_when)
 
 
@@ -152,7 +154,7 @@ def _fate(found: Occurrence) -> Iterator[str]:
         yield f"{found.nominal:%H:%M} comes twice that day; this is the {found.fold}"
 
 
-def _when(change: Change) -> datetime:
+def _when(change: ScheduleChange) -> datetime:
     found = change.after or change.before
     assert found is not None  # noqa: S101 - each change has one of the two
     return found.utc
