@@ -21,6 +21,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 C = TypeVar("C")
 
+NO_PROCESSES = (
+    'task {!r} is a chunk task, but isolation="process" runs one job at a time: leave out one of them, or start a'
+    " process in the handler"
+)
+
 
 class ChunkTask(Task[[T], R, C]):
     """A task made by `@app.task(chunk=Chunk(…))`. Call it with a list; enqueue it with one item."""
@@ -60,12 +65,6 @@ class ChunkTask(Task[[T], R, C]):
     def check(self, options: EnqueueOptions) -> None:
         if options.get("isolation") == "process":
             raise ConfigurationError(NO_PROCESSES.format(self.name))
-
-
-NO_PROCESSES = (
-    'task {!r} is a chunk task, but isolation="process" runs one job at a time: leave out one of them, or start a'
-    " process in the handler"
-)
 
 
 class Item(Generic[T]):

@@ -183,13 +183,6 @@ class Acker:
             log.warning("announcing_failed", jobs=len(group), error=f"{type(error).__name__}: {error}")
 
 
-def patience_with(error: BaseException) -> float:
-    """Return after how many failed writes to blame the outcomes; infinite if the store is clearly at fault."""
-    if isinstance(error, (IllegalMove, ConfigurationError, ValueError, TypeError, ArithmeticError)):
-        return 1
-    return math.inf if isinstance(error, StoreError) and type(error) is not StoreError else 5
-
-
 class AfterAck:
     """Does what is left to do once the store has an outcome; belongs to one event loop.
 
@@ -359,6 +352,13 @@ class AfterAck:
                     self._suspended.setdefault(key, set()).update(looks)
                 self._some.set()
                 raise
+
+
+def patience_with(error: BaseException) -> float:
+    """Return after how many failed writes to blame the outcomes; infinite if the store is clearly at fault."""
+    if isinstance(error, (IllegalMove, ConfigurationError, ValueError, TypeError, ArithmeticError)):
+        return 1
+    return math.inf if isinstance(error, StoreError) and type(error) is not StoreError else 5
 
 
 def reason_of(run: Run, outcome: Outcome) -> RetryReason:

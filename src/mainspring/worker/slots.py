@@ -175,8 +175,8 @@ def uncancel(slot: asyncio.Task[None]) -> None:
 class Runs:
     """Knows every run of one worker and can end it, wherever it is; belongs to one event loop.
 
-    The parts above meet here: admission holds runs and puts them into `ready`, slots take them out of it, and intake
-    counts them and waits for `room` or `idle`.
+    Several parts share it: admission adds runs to `held` and `ready`, slots take them out of `ready`, and intake counts
+    them and waits for `room` or `idle`.
     """
 
     def __init__(self, runtime: Runtime, worker: str, acker: Acker, after_ack: AfterAck, stuck: StuckSlots) -> None:
