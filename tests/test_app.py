@@ -62,6 +62,13 @@ def module_with_a_task(app: Mainspring, module: str, function: str = "send") -> 
     exec(f"@app.task(name='send')\ndef {function}() -> None: ...", {"app": app, "__name__": module})  # noqa: S102
 
 
+def test_a_task_cannot_have_the_name_of_the_task_for_batches() -> None:
+    app = Mainspring("memory://")
+    with pytest.raises(ConfigurationError, match="Mainspring's own task for batches"):
+        app.task(name="mainspring.batch")(lambda: None)
+    assert not app.tasks
+
+
 def test_two_tasks_of_one_name_are_refused_but_a_module_may_be_loaded_again() -> None:
     app = Mainspring("memory://")
     module_with_a_task(app, "shop.mail")

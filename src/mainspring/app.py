@@ -257,6 +257,9 @@ class Mainspring:
         return decorate
 
     def _register(self, task: Task[..., Any, Any], *, exactly: bool = False) -> Task[..., Any, Any]:
+        if task.name == batches.TASK:
+            msg = f"a task cannot be named {task.name!r}: Mainspring's own task for batches has that name"
+            raise ConfigurationError(msg)
         known = self.tasks.get(task.name)
         if known is not None and (place_of(known) != place_of(task) or (exactly and line_of(known) != line_of(task))):
             msg = f"two tasks are named {task.name!r}: give one of them another with @app.task(name=…) or version=…"
