@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mainspring import Mainspring
 from mainspring.errors import ClaimLost, ConfigurationError, StoreBusy, StoreVanished
 from mainspring.job import Claim, Move, Status
 from mainspring.stores.protocol import Completion, Filter, Wake
@@ -219,6 +220,27 @@ async def test_what_would_wait_for_itself_is_refused(store: SqliteStore, clock: 
         assert await store.count(Filter()) == 1  # reading is fine
     assert stays() == ["Zoë"]
     await put(store)
+
+
+@pytest.mark.parametrize("idle_after", [0.0, 3600.0])
+async def test_a_thread_inside_the_block_is_refused_whether_the_writer_is_busy_or_not(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, idle_after: float
+) -> None:
+    monkeypatch.setattr("mainspring.stores.sqlite.writer.IDLE_AFTER", idle_after)
+    app = Mainspring(store)
+
+    @app.task
+    async def greet() -> None: ...
+
+    held = await running(store)
+
+    def enqueue_inside() -> None:
+        with done(store, held):
+            greet.enqueue_sync()
+
+    with pytest.raises(ConfigurationError, match="inside ctx"):
+        await asyncio.to_thread(enqueue_inside)
+    app.runtime.services.portal.close()
 
 
 async def test_what_outlives_the_block_is_free(store: SqliteStore) -> None:

@@ -28,7 +28,7 @@ from mainspring.stores.sqlite.insertion import PreparedJob, insert_jobs, prepare
 from mainspring.stores.sqlite.rows import HELD_STATE, archiving, to_state
 from mainspring.stores.sqlite.steps import put_steps
 from mainspring.stores.sqlite.transaction import Transaction, in_values
-from mainspring.stores.sqlite.wakeups import call_ends, wake_if_ended
+from mainspring.stores.sqlite.wakeups import wake_for_ends, wake_if_ended
 from mainspring.stores.tables import CODES, COMPLETED, NEVER, RUNNING, archived_values, count_moves
 
 HELD = f"""
@@ -175,7 +175,7 @@ def complete(transaction: Transaction, request: AckRequest) -> bool:
         for queue, number in Counter([outcome.ref[1] for outcome in request.outcomes]).items():
             transaction.count(queue, RUNNING, -number)
             transaction.count(queue, COMPLETED, number)
-        call_ends(transaction, [row[1] for row in rows])
+        wake_for_ends(transaction, [row[1] for row in rows])
     else:
         transaction.execute("ROLLBACK TO completing")
     transaction.execute("RELEASE completing")
@@ -219,7 +219,7 @@ def finish(transaction: Transaction, ended: Sequence[tuple[JobState, Conclusion]
         transaction.execute(*part)
     transaction.execute(REMOVE, (json.dumps([job.ref for job, _ in ended]),))
     count_moves(transaction, moves(ended))
-    call_ends(transaction, [job.id for job, _ in ended])
+    wake_for_ends(transaction, [job.id for job, _ in ended])
 
 
 def archived_row(job: JobState, conclusion: Conclusion) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ from mainspring.stores.sqlite.read import Conditions
 from mainspring.stores.sqlite.rows import FINISHED, FINISHED_STATE, LIVE, LIVE_STATE, to_state
 from mainspring.stores.sqlite.steps import forget_steps
 from mainspring.stores.sqlite.transaction import Transaction
-from mainspring.stores.sqlite.wakeups import call_ends
+from mainspring.stores.sqlite.wakeups import wake_for_ends
 from mainspring.stores.tables import CODES, COMPLETED, count_moves, to_columns
 
 
@@ -134,7 +134,7 @@ def delete(transaction: Transaction, jobs: Sequence[JobState]) -> None:
     remove_jobs(transaction, ids)
     keys = [(job.task, job.dedupe_key, job.id) for job in jobs if job.dedupe_key is not None]
     transaction.execute(FREE_KEYS, (json.dumps(keys),))
-    call_ends(transaction, ids)
+    wake_for_ends(transaction, ids)
 
 
 def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:

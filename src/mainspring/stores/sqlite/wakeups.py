@@ -67,7 +67,7 @@ def wake_up_to(transaction: Transaction, wanted: Mapping[str, int]) -> dict[str,
     return {key: len(rows) for key, rows in found.items()}
 
 
-def call_ends(transaction: Transaction, ids: Sequence[str]) -> None:
+def wake_for_ends(transaction: Transaction, ids: Sequence[str]) -> None:
     """Wake the jobs that wait for the end of these jobs. Usually there are none for any job: one seek shows that."""
     if ids and transaction.value(ANY_WAITER_FOR_AN_END):
         make_due(transaction, json.loads(transaction.value(WAITING_FOR_ENDS, (json.dumps(ids),))))
