@@ -87,13 +87,38 @@ def test_help_imports_no_command() -> None:
     assert not imported_by(command("--help")) & (NEVER | STORES | SCHEDULES | COMMANDS)
 
 
-def test_a_command_imports_neither_other_commands_nor_what_only_applications_need(tmp_path: Path) -> None:
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A directory with an application and its store."""
+    (tmp_path / "shop.py").write_text(APP)
     app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
     app.runtime.services.open_sync()
     app.run(app.close())
-    found = imported_by(command("jobs", "list", "--store", app.store.url), tmp_path)
-    assert found & COMMANDS == {"mainspring.cli.jobs"}
-    assert not found & (NEVER | SCHEDULES)
+    return tmp_path
+
+
+OF_DOCTOR = {"email", "importlib.metadata", "zoneinfo"}  # it shows the versions of packages
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "jobs list --store sqlite:///jobs.db",
+        "jobs list --app shop:app",
+        "stats --app shop:app",
+        "doctor --app shop:app",
+    ],
+)
+def test_a_command_imports_neither_other_commands_nor_what_it_does_not_use(shop: Path, line: str) -> None:
+    found = imported_by(command(*line.split()), shop)
+    assert len(found & COMMANDS) <= 1
+    assert not found & (NEVER | SCHEDULES) - (OF_DOCTOR if line.startswith("doctor") else set())
+
+
+def test_listing_schedules_imports_their_rules_and_no_pydantic(shop: Path) -> None:
+    found = imported_by(command("schedules", "list", "--app", "shop:app"), shop)
+    assert found >= SCHEDULES
+    assert not found & NEVER
 
 
 def test_what_is_imported_late_is_found_all_the_same() -> None:

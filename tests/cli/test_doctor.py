@@ -16,6 +16,7 @@ import pytest
 from mainspring.app import Mainspring
 from mainspring.cli import doctor
 from mainspring.cli.doctor import check_attended, check_clock, check_hearing, check_slots, show_size
+from mainspring.features.people.storage import KINDS, PEOPLE
 from mainspring.health import judge
 from mainspring.stores.protocol import Finding, Severity, Stats, WorkerInfo
 from tests.cli.conftest import NIGHTLY_ONLY, Outcome, Run, Shop
@@ -230,3 +231,7 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_sizes(size: float, shown: str) -> None:
     assert show_size(size) == shown
+
+
+def test_the_collections_that_tell_whether_there_are_people_are_those_of_people() -> None:
+    assert set(doctor.PEOPLE_COLLECTIONS) == {PEOPLE, KINDS}

@@ -23,6 +23,7 @@ from mainspring.errors import MainspringError
 from mainspring.health import MAX_LATENESS, Health, describe_stuck
 from mainspring.humanize import show_length, show_relative
 from mainspring.job import WAITING, Status
+from mainspring.stores.documents import Listing
 from mainspring.stores.protocol import Filter, Finding, Severity, Stats, shown_due
 from mainspring.stores.sqlite import SqliteStore
 
@@ -34,6 +35,7 @@ PACKAGES = ("mainspring", "pydantic", "tzdata")
 OPTIONAL_PACKAGES = ("structlog", "psycopg")
 LITTLE_ROOM, NO_ROOM = 1 << 30, 50 << 20  # bytes
 JOBS_CHECKED = 500  # waiting jobs that are checked for unknown tasks
+PEOPLE_COLLECTIONS = ("people", "occasion_kinds")  # named here, because importing people takes longer than a check
 PEOPLE_CHECKED = 10_000  # people that are checked for missing entries
 
 SIGNS = {Severity.OK: ("✓", "green"), Severity.WARNING: ("!", "yellow"), Severity.ERROR: ("✗", "red")}
@@ -175,8 +177,9 @@ def check_open_store(app: Mainspring, *, repair: bool) -> Iterator[Finding]:
     yield from check_slots(stats)
     yield check_dead(stats)
     yield check_clock(app, now)
-    yield from check_people(app)
-    yield from check_occasions(app, now)
+    if knows_people(app):
+        yield from check_people(app)
+        yield from check_occasions(app, now)
     yield from check_tasks(app)
 
 
@@ -288,6 +291,10 @@ def check_clock(app: Mainspring, now: datetime) -> Finding:
             Severity.WARNING, "clock", shown, "the clock went back; check that this machine keeps time (NTP)"
         )
     return Finding(Severity.OK, "clock", f"{now:%Y-%m-%d %H:%M:%S} UTC")
+
+
+def knows_people(app: Mainspring) -> bool:
+    return any(app.run(app.store.browse(Listing(name, None, None, 1))) for name in PEOPLE_COLLECTIONS)
 
 
 def check_people(app: Mainspring) -> Iterator[Finding]:
