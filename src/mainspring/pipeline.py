@@ -136,10 +136,12 @@ class Pipeline:
         return any(self._concerns(*kind) for kind in kinds_of(jobs))
 
     def _concerns(self, task: str, options: str | None) -> bool:
-        for feature in self._features.preparing:  # noqa: SIM110 - called at each enqueue, and faster than any()
-            if prepares(feature, task, options):
-                return True
-        return False
+        if options is None:  # of most jobs; a loop, because this is done at each enqueue and any() takes longer
+            for feature in self._features.preparing:  # noqa: SIM110
+                if task in feature.prepared_tasks:
+                    return True
+            return False
+        return any(prepares(feature, task, options) for feature in self._features.preparing)
 
     async def _prepared(self, enqueue: Enqueue) -> Enqueue:
         kinds = kinds_of(enqueue.jobs)

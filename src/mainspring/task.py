@@ -217,6 +217,10 @@ class Enqueuer(Generic[P, R]):
         self._newest_under = self._options.get("replace") if debounce is None else debounce.key
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        if not self._shared.middleware.enqueues and self._newest_under is None:  # as below, in fewer steps
+            jobs = FreshJobs([self._prepared(args, kwargs, None)])
+            [inserted] = await self._shared.pipeline.insert(jobs, self._connection)
+            return JobHandle(inserted.id, inserted.created, self._shared.jobs, self._task)
         with self._around() as call:
             return (await self._insert(FreshJobs([self._prepared(args, kwargs, call)]), call))[0]
 
@@ -248,7 +252,8 @@ class Enqueuer(Generic[P, R]):
         return self._prepared((), dict(arguments), None)
 
     def template_of(self, payload: str) -> NewJob:
-        self._check_keys(payload)
+        if self._shared.limits.keyed:
+            self._check_keys(payload)
         return NewJob(new_id(), self._task.name, payload, *self._rest)
 
     # -- from arguments to jobs -----------------------------------------------------------------------
@@ -273,11 +278,13 @@ class Enqueuer(Generic[P, R]):
                     msg = f"{error}; {option} is an option of the job: write using({option}=…).enqueue(…)"
                     raise InvalidPayload(msg) from error
             raise
-        self._check_keys(text)
-        return NewJob(new_id(), self._task.name, text, *self._rest_for(call))
+        if self._shared.limits.keyed:
+            self._check_keys(text)
+        return NewJob(new_id(), self._task.name, text, *(self._rest if call is None else self._rest_for(call)))
 
     def _prepare_many(self, payloads: Iterable[Any], call: EnqueueCall | None) -> list[NewJob]:
-        name, rest, dump = self._task.name, self._rest_for(call), self._task.payload.dump_one
+        name, dump = self._task.name, self._task.payload.dump_one
+        rest = self._rest if call is None else self._rest_for(call)
         keyed = self._shared.limits.keyed
         jobs, prepared = [], False
         for number, item in enumerate(payloads, 1):
@@ -313,9 +320,7 @@ class Enqueuer(Generic[P, R]):
 
     def _check_keys(self, text: str) -> None:
         """Raise an error if a limit cannot find its key in the payload."""
-        limits = self._shared.limits
-        if limits.keyed:
-            limits.check(self._task.name, self._queue, text)
+        self._shared.limits.check(self._task.name, self._queue, text)
 
     # -- into the store -------------------------------------------------------------------------------
 
@@ -346,9 +351,9 @@ class Enqueuer(Generic[P, R]):
         refuse_unkeepable([replace(template, id=new_id())])
         return tuple(getattr(template, each.name) for each in fields(NewJob)[3:])
 
-    def _rest_for(self, call: EnqueueCall | None) -> tuple[Any, ...]:
+    def _rest_for(self, call: EnqueueCall) -> tuple[Any, ...]:
         """Return `_rest` with the headers that middleware has set."""
-        if call is None or call.headers == self._headers:
+        if call.headers == self._headers:
             return self._rest
         if problem := check_headers(call.headers):
             raise ConfigurationError(problem)

@@ -53,10 +53,11 @@ class Admission:
         concerned, held, tasks = self._concerned(claims), self._runs.held, self._runtime.tasks
         for claim in claims:
             task = tasks.get(claim.task) or self._runtime.internal_task(claim.task)
-            run = Run(claim, cast("Task[..., Any, Any]", task), now)
             if task is None:  # it was removed while the claim was under way; the next claim will not ask for it
+                run = Run(claim, cast("Task[..., Any, Any]", None), now)
                 self._runs.acker.add(run, outcome_of_unknown_task(run, self._clock.now()))
                 continue
+            run = Run(claim, task, now)
             before, held[claim.id] = held.get(claim.id), run
             if before is not None:
                 self._runs.replaced(before)

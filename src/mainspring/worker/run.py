@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from mainspring.clock import Millis, duration
 from mainspring.context import UNSET, Context
@@ -29,7 +29,7 @@ from mainspring.feature import Recheck
 from mainspring.features.durable.run import DurableRun
 from mainspring.features.durable.states import reason_for
 from mainspring.features.durable.suspension import is_suspended
-from mainspring.job import Claim, Move, Outcome
+from mainspring.job import Claim, Move, NewJob, Outcome
 from mainspring.json_text import read_object
 from mainspring.retry import Retry
 from mainspring.stores.engine.ack import LONGEST_MESSAGE
@@ -184,12 +184,14 @@ def outcome_of_value(run: Run, value: Any, now: Millis) -> Outcome | None:
 
 def completed(run: Run, now: Millis, value: Any = None) -> Outcome:
     """Return a completed outcome: with the result (the one set on the context, if any) and the follow-up jobs."""
-    effects = run.context.effects if run.context is not None else None
-    if effects is not None and effects.result is not UNSET:
-        value = effects.result
-    result = value.text if isinstance(value, Dumped) else run.task.payload.dump_result(value)
-    follow_ups = tuple(effects.follow_ups) if effects is not None else ()
-    claim = run.claim
+    claim, result = run.claim, None
+    follow_ups: tuple[NewJob, ...] = ()
+    if run.context is not None:
+        effects = run.context.effects
+        value = value if effects.result is UNSET else effects.result
+        follow_ups = tuple(effects.follow_ups)
+    if value is not None:
+        result = value.text if isinstance(value, Dumped) else run.task.payload.dump_result(value)
     return Outcome(claim.id, claim.token, Move.DONE, run.started_at, now, 0, result, None, "", follow_ups, claim.ref)
 
 
@@ -319,10 +321,12 @@ def run_in_new_context(work: Coroutine[Any, Any, T], on_wait: Callable[[], None]
     context = contextvars.copy_context()
     step: Callable[[Any], Any] = work.send
     argument: Any = None
+    value: T
     try:
         wanted = context.run(step, None)
     except StopIteration as stop:
-        return cast("T", stop.value)
+        value = stop.value
+        return value
     on_wait()
     while True:
         try:
@@ -333,4 +337,5 @@ def run_in_new_context(work: Coroutine[Any, Any, T], on_wait: Callable[[], None]
         try:
             wanted = context.run(step, argument)
         except StopIteration as stop:
-            return cast("T", stop.value)
+            value = stop.value
+            return value

@@ -123,7 +123,7 @@ class SlotPool:
         if isinstance(run, PendingChunk):
             await self._run_chunk(run.take(), slot)
             return
-        if since_boot() > self._check.open_until or run.needs_recheck:
+        if since_boot() > self._check.open_until or (run.admitted and run.needs_recheck):
             await self._check.end_unstartable([run])
             if run.ended:
                 return
