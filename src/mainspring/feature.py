@@ -39,7 +39,7 @@ class Enqueue:
 
     jobs: list[NewJob]
     in_transaction: bool = False  # of the caller
-    has_caller: bool = True  # who gets an error; False: a run that has ended, or a timer, makes the jobs
+    has_caller: bool = True  # errors are raised to it; False: a run that has ended, or a timer, makes the jobs
     afterwards: list[Told] = field(default_factory=list)
 
 

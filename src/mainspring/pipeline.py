@@ -1,14 +1,14 @@
-"""The one way of new jobs into the store, whatever makes them.
+"""The one route by which new jobs enter the store, whatever makes them.
 
 Jobs come from an enqueue, from a batch or chain, from a transaction of the caller, as follow-ups or children of other
 jobs, and from schedules and occasions. All of them pass the same stages:
 
 prepare  each feature may change the jobs: delivery moves them to their hours, dependencies and fair tasks suspend them
 commit   the caller's own write: an insert, or a commit in which the jobs are only a part
-tell     the features hear which jobs were created; `JobCreated` and `JobDeduplicated` are emitted
+tell     the features get the ids of the created jobs; `JobCreated` and `JobDeduplicated` are emitted
 
-Only a transaction of the caller (`connection=…`) differs: nobody knows whether and when it commits. So what needs to
-know that is left out: no event is emitted, and what depends on other jobs is decided when the job is claimed.
+Only a transaction of the caller (`connection=…`) differs: the pipeline does not learn whether and when it commits. So
+it emits no events, and what depends on other jobs is decided when the job is claimed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = get_log("mainspring.enqueue")
 
 
 class Pipeline:
-    """The way of new jobs into the store."""
+    """The route by which new jobs enter the store."""
 
     def __init__(self, services: Services, features: Features) -> None:
         self._services = services

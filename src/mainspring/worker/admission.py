@@ -22,7 +22,7 @@ from mainspring.worker.slots import Runs, SlotPool
 
 
 class Admission:
-    """Takes the claims of one worker to its slots, past their features; belongs to one event loop."""
+    """Asks the features about each claim and passes admitted runs to the slots. Belongs to one event loop."""
 
     def __init__(
         self,

@@ -95,7 +95,9 @@ class Run:
 
     @property
     def needs_recheck(self) -> bool:
-        """Return whether features that admitted it may have changed their mind: they go by the job's options."""
+        """Return whether its features must be asked again before it starts.
+
+        Only features that go by the job's options can answer differently by then."""
         return self.admitted and self.claim.options is not None
 
     @property

@@ -286,7 +286,7 @@ class Runs:
         (self.idle.clear if self.held else self.idle.set)()
 
     async def wait_idle(self, seconds: float, unless: asyncio.Event | None = None) -> bool:
-        """Wait until no run is held, for at most so many seconds or until the event; return whether that is so."""
+        """Wait until no run is held, at most `seconds` or until `unless` is set; return whether none is held."""
         waiting = [asyncio.ensure_future(event.wait()) for event in (self.idle, unless) if event is not None]
         try:
             await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

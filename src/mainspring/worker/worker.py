@@ -263,7 +263,7 @@ class Worker:
         await asyncio.sleep(self.settings.maintenance_interval)
 
     def _exit_if_stuck(self) -> None:
-        """Stop if so many slots are stuck that the worker shall exit."""
+        """Stop the worker if the share of stuck slots has reached `exit_when_stuck`."""
         share, stuck, slots = self.settings.exit_when_stuck, self.parts.runs.stuck.slots, self.settings.concurrency
         if share is not None and stuck >= share * slots and not self._stopping.is_set():
             log.error(

@@ -73,7 +73,7 @@ class DebounceFeature(Feature):
         return bool((await self._services.store.change(Action.EDIT, where, BY, edit=edit)).ids)
 
     async def _is_still(self, place: Key, found: Document, job: NewJob, now: Millis) -> bool:
-        """Return whether the changed job is still the newest: if not, it may give way, and our change with it."""
+        """Return whether the changed job is still the newest. If not, it may be cancelled, and the change is lost."""
         if found.expires_at is not None and found.expires_at - now < KEY_RETENTION // 2:
             again = Write(place, found.data, expected=found.version, expires_at=due(job, now) + KEY_RETENTION)
             return (await self._services.store.write([Bundle((again,))]))[0] is not None

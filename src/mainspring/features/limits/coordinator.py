@@ -87,7 +87,7 @@ class LimitCoordinator:
         self._random = random.Random()  # noqa: S311 - pauses
 
     def admit_at_once(self, tickets: Sequence[Ticket], number: int) -> int:
-        """Return how many of so many jobs with these tickets can start with tokens that were taken in advance."""
+        """Return how many of `number` jobs with these tickets can start with tokens taken in advance."""
         now = self._time()
         token_caches = [(ticket, self._token_caches.get(ticket.document)) for ticket in tickets]
         number = min(
@@ -369,9 +369,9 @@ async def gone(store: Store, holders: Iterable[tuple[str, int]]) -> set[tuple[st
 async def call(
     store: Store, calls: Mapping[Key, int], documents: Mapping[Key, Document], now: Millis
 ) -> dict[Key, Document | None]:
-    """Wake so many jobs blocked by each limit. If fewer are found, note that none waits any more.
+    """Wake up to the given number of jobs for each limit. If fewer are found, write that no job waits any more.
 
-    That is noted only if the document is unchanged since the decision to wake: a job may start to wait at this moment.
+    That is written only if the document is unchanged since the decision to wake: a job may start to wait just then.
     It checks once more after it is suspended, and finds either the free slot or a document that has changed. Return the
     documents for which fewer were found, as they are now; None for one that is gone or that another process wrote.
     """

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 LEASE = 0.1  # seconds in which a token starts a job or goes back to its bucket; later it is lost
-USABLE_FOR = 0.08  # seconds of these in which it may start a job; the rest is for the way back
+USABLE_FOR = 0.08  # seconds in which a token may start a job; the rest of the lease is for returning it
 TOKENS_AHEAD = 32  # tokens taken for each one that was needed; but no more than drip during the lease
 
 

@@ -100,7 +100,7 @@ async def look_up(table: Table, kind: Kind, keys: Sequence[str]) -> list[Record]
 
 
 async def dump_jobs(table: Table, kind: Kind, after: str | None, limit: int) -> RecordPage:
-    """Read jobs by shard and id. Calls are not records, so those that were left over are made first."""
+    """Read jobs by shard and id. Pending wake-ups are not copied, so they are delivered first."""
     if kind is Kind.LIVE and after is None:
         await wakeups.make_all(table, await wakeups.left_to_make(table, consistent=True))
     first = 0 if after is None else shard_of(after, table.shards)
