@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from configparser import ConfigParser
 from contextlib import closing, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,6 +65,28 @@ def test_every_worker_setting_is_documented() -> None:
     text = (ROOT / "docs" / "worker.md").read_text("utf-8")
     for setting in WorkerSettings.__dataclass_fields__:
         assert f"`{setting}`" in text or setting == "id"
+
+
+@pytest.mark.parametrize(
+    ("heading", "contract", "package"),
+    [("## Package map", "layers", "mainspring"), ("Inside `stores/`:", "stores", "mainspring/stores")],
+)
+def test_the_map_of_the_architecture_is_the_contract(heading: str, contract: str, package: str) -> None:
+    contracts = ConfigParser()
+    contracts.read(ROOT / ".importlinter", "utf-8")
+    layers = contracts[f"importlinter:contract:{contract}"]["layers"].replace("mainspring.", "").replace(".", "/")
+    assert map_under(heading) == [set(re.findall(r"[\w/]+", layer)) for layer in layers.split("\n") if layer]
+    modules = {path.stem for path in (ROOT / "src" / package).iterdir() if not path.name.startswith("__")}
+    assert {name.split("/")[0] for layer in map_under(heading) for name in layer} == modules - {"py"}
+
+
+def map_under(heading: str) -> list[set[str]]:
+    """The names in each row of the first table after the heading, from the first cell that has any."""
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition(heading)[2]
+    rows = re.search(r"\|---\|\n((?:\|.*\n)+)", text)
+    assert rows is not None
+    cells = [next(cell for cell in row.split("|") if "`" in cell) for row in rows[1].splitlines()]
+    return [set(re.findall(r"[\w/]*\w", cell)) for cell in cells]
 
 
 @pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")], ids=lambda page: page.name)

@@ -97,7 +97,8 @@ class Run:
     def needs_recheck(self) -> bool:
         """Return whether its features must be asked again before it starts.
 
-        Only features that go by the job's options can answer differently by then."""
+        Only features that go by the job's options can answer differently by then.
+        """
         return self.admitted and self.claim.options is not None
 
     @property
