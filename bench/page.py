@@ -23,14 +23,23 @@ PAGE = """\
 
 # Benchmarks
 
-Mainspring beside its peers, each at the best settings that its documentation gives, on one machine: on
-[SQLite](#sqlite) and on [PostgreSQL](#postgresql); and the [occasions](#occasions) of people, for which there are no
-peers. `make bench` measures all of it, `python -m bench --field sqlite`, `postgres` or `occasions` a part; what a run
-left out is shown as not measured.
+This page compares Mainspring with its peers on one machine, on [SQLite](#sqlite) and on [PostgreSQL](#postgresql). Each
+peer has the best settings that its documentation gives. The [occasions](#occasions) of people have no peers; they are
+compared with bare SQL.
 
-Every figure is the median of its rounds, with the lowest and highest in brackets; in square brackets, how many times
-better Mainspring is (below 1: worse), as the median of the rounds' own ratios. In each round the peers take turns, so
-that a slow minute is shared by all.
+Every figure is the median of its rounds. Round brackets hold the lowest and the highest round. Square brackets say how
+many times better Mainspring is (below 1: worse), as the median of the ratios of all rounds. In each round the peers take
+turns, so that a slow minute affects all of them.
+
+## On your machine
+
+Absolute figures depend on the machine; ratios depend on it less. `make bench` measures everything on yours. To measure
+one part:
+
+{commands}
+
+`--quick` tries everything out in a few minutes. `--write-docs` writes this page; a part that was never measured is shown
+as not measured.
 
 ## What is measured
 
@@ -62,14 +71,6 @@ that a slow minute is shared by all.
 - **claim** (SQLite): one call of the store's claim, its commit included, in a process that does nothing else.
 
 {sections}
-
-## On your machine
-
-Absolute figures belong to the machine; take the ratios. To measure on yours:
-
-{commands}
-
-With `--quick` it tries everything out in a few minutes.
 """
 SECTION = """\
 <!-- field {name} -->
