@@ -28,8 +28,8 @@ peer has the best settings that its documentation gives. The [occasions](#occasi
 compared with bare SQL.
 
 Every figure is the median of its rounds. Round brackets hold the lowest and the highest round. Square brackets say how
-many times better Mainspring is (below 1: worse), as the median of the ratios of all rounds. In each round the peers take
-turns, so that a slow minute affects all of them.
+many times better Mainspring is (below 1: worse), as the median of the ratios of all rounds. In each round the peers
+take turns, so that a slow minute affects all of them.
 
 ## On your machine
 
@@ -38,8 +38,8 @@ one part:
 
 {commands}
 
-`--quick` tries everything out in a few minutes. `--write-docs` writes this page; a part that was never measured is shown
-as not measured.
+`--quick` tries everything out in a few minutes. `--write-docs` writes this page; a part that was never measured is
+shown as not measured.
 
 ## What is measured
 

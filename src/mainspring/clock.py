@@ -146,7 +146,7 @@ class SteadyClock:
 
     @property
     def may_delete(self) -> bool:
-        """Whether retention may delete. Not for a day after a great leap forward: the clock may be wrong."""
+        """Return whether retention may delete. It may not for a day after a great leap: the clock may be wrong."""
         return self._elapsed_millis() >= self.doubted_until
 
     def start_from(self, known: Reckoning) -> None:

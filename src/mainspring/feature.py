@@ -122,7 +122,7 @@ class Feature:
         return False
 
     def pass_at_once(self, claims: list[Claim]) -> list[Claim]:
-        """Let jobs that it chose pass without `admit`, if it need not be told of their end; return the others."""
+        """Admit jobs that it chose without `admit`, if it need not know when they end; return the others."""
         return claims
 
     async def admit(self, jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
@@ -146,7 +146,7 @@ class Feature:
         """Note that runs which had passed are over, however they ended, and that the store knows it.
 
         This may be called more than once for a run. A process that dies does not call it at all, so a feature that
-        hands something out must find that out by itself.
+        hands out slots or the like must detect dead holders itself.
         """
 
     async def settled(self) -> None:
@@ -221,7 +221,7 @@ class Features:
                 await feature.ended(taken_back)
 
     async def recheck(self, claims: Sequence[Claim], now: Millis) -> dict[str, Refusal]:
-        """Return refusals for jobs that had passed and may not start any more. Tell all their features of their end."""
+        """Return refusals for jobs that had passed and may not start any more. The caller must pass them to `ended`."""
         refused: dict[str, Refusal] = {}
         for feature, jobs in self._jobs_to_recheck(claims):
             refused |= await feature.recheck([job for job in jobs if job.claim.id not in refused], now)
@@ -262,7 +262,7 @@ class Features:
 
 
 def final(refusal: Refusal) -> Refusal:
-    """Make a refusal final, before it is granted after all: other features would have to be asked again."""
+    """Make a refusal final. Otherwise the job could be admitted later without asking the other features again."""
     refusal.cancel_wait()
     return replace(refusal, pending=None)
 

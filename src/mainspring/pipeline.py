@@ -131,7 +131,7 @@ class Pipeline:
 
     def concerns(self, jobs: Sequence[NewJob]) -> bool:
         """Return whether a feature has something to do for one of the jobs."""
-        if isinstance(jobs, FreshJobs):  # all have the same task and options; this is the way of most jobs
+        if isinstance(jobs, FreshJobs):  # all have the same task and options; most jobs take this route
             return bool(jobs) and self._concerns(jobs[0].task, jobs[0].options)
         return any(self._concerns(*kind) for kind in kinds_of(jobs))
 

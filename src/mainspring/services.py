@@ -1,4 +1,4 @@
-"""What features use of an application: its store with its clock, its events and tasks, and the way for new jobs."""
+"""What features use of an application: its store with its clock, events, tasks, and the event loop for sync code."""
 
 from __future__ import annotations
 

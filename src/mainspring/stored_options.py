@@ -59,7 +59,7 @@ class StoredOptions(TypedDict, total=False):
     limits: str  # limits: the key for which a job of a fair task is counted already
     parent: ParentOption  # durable
     batch: Mapping[str, Any]  # batches: the batch that this job follows
-    members_of: int  # batches: this job waits for so many others
+    members_of: int  # batches: the number of jobs that this job waits for
     occurrence: OccurrenceOption  # schedules
 
 

@@ -39,7 +39,7 @@ from mainspring.worker.run import Run, Stop, fields_of
 log = get_log("mainspring.worker")
 
 UNWRITABLE = "how its run ended could not be written"
-FULL_GROUP = 500  # outcomes; when so many are collected, they are written without waiting for more
+FULL_GROUP = 500  # outcomes; when this many are collected, they are written without waiting for more
 ALL_WAITING = 1_000_000  # jobs to wake per key: more than ever wait
 LARGE_RESULT = 262_144  # characters; a longer result is written by itself, in parallel to the others
 

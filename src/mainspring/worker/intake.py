@@ -89,7 +89,7 @@ class Intake:
             await sleep_until(claims.next_due, self._store.clock, self._wake, self._suspects_in())
 
     async def take_due(self) -> Claims:
-        """Claim once and fill the chunks; they start even if not full. For a worker that works step by step."""
+        """Claim once and fill the chunks, which start even if not full. A worker that runs step by step calls this."""
         claims = await self._claim(self._settings.concurrency)
         if claims.suspects and not claims.jobs:
             claims = await self._claim(1, solo=True)
@@ -262,7 +262,7 @@ class SoloTurns:
     TURN_LENGTH = 0.05  # seconds; within them, a turn may start further suspects
     FIRST_PATIENCE, LONGEST_PATIENCE = 0.05, 30.0  # seconds a turn waits for running jobs; it doubles
     OTHERS_FACTOR = 4.0  # after a turn, the other jobs run undisturbed for this many times its length
-    OLD_AFTER, OTHERS_FACTOR_THEN = 60.0, 1.0  # if suspects have waited for so many seconds, they get half of the time
+    OLD_AFTER, OTHERS_FACTOR_THEN = 60.0, 1.0  # when suspects have waited this many seconds, they get half of the time
 
     def __init__(self) -> None:
         self.patience = self.FIRST_PATIENCE

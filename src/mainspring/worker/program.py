@@ -98,7 +98,7 @@ class Program:
                 self._end_within(STOP_NOW_TIMEOUT)  # a store that never answers must not keep the process alive
 
     def _end_within(self, seconds: float) -> None:
-        """End this process after so many seconds, whatever still keeps it, unless `be_patient` is called before."""
+        """End this process after `seconds`, even if something still runs, unless `be_patient` is called before."""
         timer = threading.Timer(seconds, end_process, [self._worker.id, self._worker.exit_code or EXIT_ABANDONED])
         timer.daemon = True
         timer.start()

@@ -31,7 +31,7 @@ from mainspring.stores.protocol import ChangeResult, Filter
 
 TASK = "mainspring.batch"
 PAGE_SIZE = 1000  # ids in a document
-COMING_IN_RECHECK: Millis = 10_000  # until the next check whether they have been
+COMING_IN_RECHECK: Millis = 10_000  # until the next check whether all jobs of a batch are inserted
 ENDS = (Status.COMPLETED, Status.DEAD_LETTER, Status.CANCELLED)  # in the order of a Tally's fields
 CancelWhere = Callable[..., Awaitable[ChangeResult]]
 """`Jobs.cancel_where`."""
@@ -161,7 +161,7 @@ class Batches:
         return found
 
     async def _count(self, document: Document, head: Head) -> Counted:
-        """Count how the jobs of a page ended. Once all have finished, write the counts down, to count only once."""
+        """Count how the jobs of a page ended. Once all have finished, write the counts, to count only once."""
         members = MemberPage.read(document)
         if members.tally is not None:
             return Counted(members.ids, members.tally)
@@ -194,7 +194,7 @@ class Batches:
         dry_run: bool = False,
         on_progress: Callable[[int], None] = lambda _count: None,
     ) -> ChangeResult:
-        """Cancel the batch's unfinished jobs: waiting ones at once, running ones are asked to stop.
+        """Cancel the batch's waiting jobs at once, and ask its running jobs to stop.
 
         When the last of them has ended, `on_failure` and `on_finished` follow, as at least one job did not complete.
         If all jobs had finished before, this does nothing.

@@ -84,7 +84,7 @@ class View:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def saw(self, seen: Circuit, now: Millis, tick: int) -> None:
-        """Take over what a read has shown. Reads may overlap: one that began before the last one known is ignored."""
+        """Take over the state that a read returned. Reads may overlap: one that began before the newest is ignored."""
         with self.lock:
             if tick < self.tick:
                 return

@@ -23,7 +23,7 @@ OPTION = "deliver"
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`Window("08:00", "22:00", tz="Europe/London", days="mon-fri")`; from 22:00 to 06:00 it goes over midnight."""
+    """`Window("08:00", "22:00", tz="Europe/London", days="mon-fri")`; from 22:00 to 06:00 it spans midnight."""
 
     start: TimeOfDay
     end: TimeOfDay  # the first moment after the window

@@ -2,7 +2,7 @@
 
 How changed code is noticed: the handler's own calls are recorded in their order. If it makes a new call before it has
 repeated all its recorded calls, it is not the function that began this job. Branches (other asyncio tasks or threads)
-make calls in no fixed order, so only the names of theirs are checked.
+make calls in no fixed order, so only the names of these calls are checked.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from collections import defaultdict
 from mainspring.features.limits.options import Fair
 from mainspring.stores.protocol import EVERY_QUEUE, Store, WorkerInfo
 
-LOOK_EVERY = 10.0  # seconds between two looks at the workers,
-LOOK_SOON = 0.5  # and while there are none
+LOOK_EVERY = 10.0  # seconds between two looks at the workers
+LOOK_SOON = 0.5  # seconds between them while there are no workers
 BUSY_FOR = 5.0  # seconds after its last request in which a key counts as busy
 MAX_KEYS = 1000  # keys that are counted: with more, each has a size of one anyway
 

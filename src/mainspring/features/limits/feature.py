@@ -53,8 +53,8 @@ class LimitsFeature(Feature):
     async def prepare(self, enqueue: Enqueue) -> None:
         """Make only the next jobs of fair tasks ready; the others wait for their turn.
 
-        Jobs for later ask for their turn when they are due. So do those in a transaction of the caller, as it is not
-        known when it commits.
+        Jobs for later ask for their turn when they are due. Jobs in a transaction of the caller do the same, because
+        it is not known when that commits.
         """
         if enqueue.in_transaction:
             return

@@ -246,7 +246,7 @@ class Turns(Slots):
         return number
 
     def nobody_came(self, number: int, now: Millis) -> None:
-        """Correct the count: so many jobs were to be woken, but were not found waiting."""
+        """Correct the count: `number` jobs were to be woken, but were not found waiting."""
         self._count_off(number)
         if now - self.noted_at > EXPECTED_FOR:
             self.waiting = False

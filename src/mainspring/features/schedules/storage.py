@@ -269,7 +269,7 @@ def note_trigger(by: By, schedule: str, job_id: str) -> Note:
 
 
 def facts(stored: StoredSchedule | None) -> dict[str, Any]:
-    """Return the fields that a person or the code sets. What fires change is in the ledger, not in the audit log."""
+    """Return the fields that a person or the code sets. What a fire changes is in the ledger, not in the audit log."""
     if stored is None:
         return {}
     job = {name: plain(name, value) for name, value in stored.job.items()}

@@ -251,7 +251,7 @@ def actions_after_end(row: Row, ending: Ending) -> list[Action]:
 
 
 def fitted(row: Row, changes: dict[str, Any]) -> dict[str, Any]:
-    """Leave out a result that does not fit, and say so in the job: its work was done."""
+    """Leave out a result that does not fit, and say so in the job's reason. The job completes: its work is done."""
     length = len(changes.get("result") or changes.get("result_zlib") or "")
     if not length or size(pack(row | changes)) <= MAX_ITEM_BYTES - 1024:
         return changes

@@ -338,7 +338,7 @@ async def resume(table: Table, by: By, queue: str | None) -> bool:
 
 
 async def write_entry(table: Table, note: Note, number: int = 0) -> None:
-    """Write one entry for all pages of an operation, under the time of the first. A second item remembers which."""
+    """Write one entry for all pages of an operation, at the time of the first. A second item remembers its key."""
     now = table.clock.now()
     place = entry_place(note.by, note.action, now)
     try:

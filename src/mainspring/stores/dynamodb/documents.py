@@ -227,7 +227,7 @@ class Attempt:
         return is_there(self._bundle, {document.key: document.version for document in found})
 
     async def _answer_again(self) -> list[Inserted]:
-        """Answer as the first time: a job that does not exist was refused because of its dedupe key."""
+        """Give the same answer as before: a job that does not exist was refused because of its dedupe key."""
         jobs = self._bundle.jobs
         here = {row["SK"] for row in await self._table.get_many([self._table.job_key(job.id) for job in jobs], ["SK"])}
         answers: list[Inserted] = []

@@ -260,7 +260,7 @@ def status_of(row: Row) -> Status:
 
 
 def state_of(row: Row) -> JobState:
-    """Return what decides about a job. Its `ref` is the item."""
+    """Return the state by which the engine decides about a job. Its `ref` is the item."""
     cancel_reason = column("reason", row) if column("cancel", row) else None
     state = [column(name, row) for name in STATE_COLUMNS[:-1]]
     return JobState(*[*state, cancel_reason, status_of(row), row])

@@ -102,7 +102,7 @@ def absent(name: str) -> Condition:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An update that can be sent alone or in a batch request, in PartiQL: the only one that allows conditions."""
+    """An update that can be sent alone or in a batch request, in PartiQL: no other kind allows conditions."""
 
     key: Item
     changes: Mapping[str, Any]

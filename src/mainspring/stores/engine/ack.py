@@ -69,7 +69,7 @@ STATE_COLUMNS = tuple(field.name for field in fields(JobState))[:-2]
 
 
 class Run(NamedTuple):
-    """An entry of a job's history. Its number is one more than the job's last entry has."""
+    """An entry of a job's history. Its number is that of the job's last entry plus one."""
 
     worker: str
     started_at: Millis

@@ -146,7 +146,7 @@ def cancelled(job: JobState, reason: str, now: Millis) -> Conclusion:
 
 
 def retried(now: Millis) -> dict[str, Any]:
-    """Return the columns of a job that runs again with a full budget. Nothing is left of its former runs."""
+    """Return the columns of a job that runs again with a full budget. They reset its counters, progress and error."""
     return {
         "status": Status.PENDING,
         "run_at": now,

@@ -162,7 +162,7 @@ class Listener:
         raise NotificationsBlocked
 
     def _worth_a_fresh_connection(self) -> bool:
-        """Return whether to connect again at once. A stable connection may have broken alone: a new one will show."""
+        """Return whether to connect again at once: if the connection was stable, the server may still be there."""
         stood = self.listening and self.loop.time() - self._since >= STABLE_AFTER
         self.listening, self.lock = False, None
         return stood

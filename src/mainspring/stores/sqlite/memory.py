@@ -40,7 +40,7 @@ LOST = Finding(
 
 
 class MemoryStore(SqlStore):
-    """A store for the threads of one process. Neither durable nor transactional."""
+    """A store for the threads of one process. It is neither durable nor transactional."""
 
     transactional = False
 

@@ -375,7 +375,7 @@ class SqliteStore(SqlStore):
     # -- the life of a job --------------------------------------------------------------------------
 
     def insert_now(self, jobs: Sequence[NewJob]) -> list[Inserted] | None:
-        """Insert in the calling thread, or return None while the writer is busy: to share its next commit is faster."""
+        """Insert in the calling thread, or return None while the writer is busy: sharing its next commit is faster."""
         writer = self._open().writer
         return None if writer.busy else writer.run_inline(insertion.insert, insertion.prepare(jobs))
 
