@@ -86,7 +86,7 @@ class Recorder(Worker):
 
 
 class RecordingExecutor(Executor):
-    """Runs the jobs of a `Recorder`, and tells it of each run."""
+    """Runs the jobs of a `Recorder`, and reports each run to it."""
 
     def __init__(self, recorder: Recorder, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""How far a batch is. The code here does no I/O."""
+"""The progress of a batch. The code here does no I/O."""
 
 from __future__ import annotations
 

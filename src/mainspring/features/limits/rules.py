@@ -42,7 +42,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Admit:
-    """So many jobs of a fair task are about to be inserted: some as ready, the others suspended until woken."""
+    """A number of jobs of a fair task will be inserted: some as ready, the others suspended until woken."""
 
     tickets: tuple[Ticket]
     number: int
