@@ -102,7 +102,7 @@ class FreshStore(DynamoStore):
 
     async def open(self) -> None:
         if not self._is_open:
-            await self.client.call("CreateTable", definition(self.table.name, self.plan))
+            await self.client.call("CreateTable", definition(self.table.name, self.table_settings))
         await super().open()
 
     async def close(self) -> None:

@@ -44,7 +44,7 @@ class Enqueue:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class RunResult:
     """How a run ended, and what its handler raised, if anything; after a timeout that is a TimeoutError."""
 
     outcome: Outcome
@@ -57,7 +57,7 @@ class Candidate:
 
     claim: Claim
     option: Any  # None: the job does not carry the option; the feature chose it itself
-    ending: Ending | None = None  # set when the run has ended; None also if it did not even start
+    run_result: RunResult | None = None  # set when the run has ended; None also if it did not even start
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +237,8 @@ class Features:
             if feature.option in self._rechecking:
                 yield feature, jobs
 
-    async def ended(self, claims: Sequence[Claim], endings: Mapping[str, Ending] | None = None) -> None:
-        for feature, jobs in self._jobs_of_each(claims, endings):
+    async def ended(self, claims: Sequence[Claim], results: Mapping[str, RunResult] | None = None) -> None:
+        for feature, jobs in self._jobs_of_each(claims, results):
             await feature.ended(jobs)
 
     async def settled(self) -> None:
@@ -247,14 +247,14 @@ class Features:
             await feature.settled()
 
     def _jobs_of_each(
-        self, claims: Sequence[Claim], endings: Mapping[str, Ending] | None = None
+        self, claims: Sequence[Claim], results: Mapping[str, RunResult] | None = None
     ) -> Iterable[tuple[Feature, list[Candidate]]]:
-        endings = endings or {}
+        results = results or {}
         options = [(claim, read_object(claim.options)) for claim in claims]
         for name, feature in self._features.items():
             chooses = name in self.choosing
             if jobs := [
-                Candidate(claim, own.get(name), endings.get(claim.id))
+                Candidate(claim, own.get(name), results.get(claim.id))
                 for claim, own in options
                 if name in own or (chooses and feature.concerns(claim))
             ]:

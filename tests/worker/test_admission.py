@@ -45,7 +45,9 @@ class Doorman(Feature):
 
     async def ended(self, jobs: Sequence[Candidate]) -> None:
         self.left += [job.claim.id for job in jobs]
-        self.how += [(job.ending.outcome.move, type(job.ending.error)) if job.ending else None for job in jobs]
+        self.how += [
+            (job.run_result.outcome.move, type(job.run_result.error)) if job.run_result else None for job in jobs
+        ]
 
 
 @pytest.fixture

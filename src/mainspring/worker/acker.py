@@ -27,7 +27,7 @@ from mainspring.events import (
     JobSuspended,
     RetryReason,
 )
-from mainspring.feature import Ending, Recheck
+from mainspring.feature import Recheck, RunResult
 from mainspring.job import UNTIL_WOKEN, Claim, Move, Outcome, Status
 from mainspring.log import get_log
 from mainspring.pipeline import Pipeline
@@ -199,7 +199,7 @@ class AfterAck:
         self._store = runtime.store
         self._features = runtime.features
         self._cancelled: list[str] = []
-        self._ended: list[tuple[Claim, Ending | None]] = []
+        self._ended: list[tuple[Claim, RunResult | None]] = []
         self._suspended: dict[str, set[Recheck]] = {}
         self._some = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
@@ -217,7 +217,7 @@ class AfterAck:
             if outcome.follow_ups and status is not None:
                 self._runtime.pipeline.announce(outcome.follow_ups, outcome.inserted)
             if run.admitted:
-                self.ended(run.claim, Ending(outcome, run.error))
+                self.ended(run.claim, RunResult(outcome, run.error))
             if status is Status.CANCELLED and (run.claim.token > 1 or (run.durable and run.durable.spawned)):
                 self.cancelled(run.claim.id)
             if run.recheck is not None and outcome.waits_for is not None and status is Status.SUSPENDED:
@@ -229,7 +229,7 @@ class AfterAck:
         """Follow up on a run that wrote its own outcome, by `ctx.transaction()`."""
         assert run.context is not None  # noqa: S101 - without a context there is no transaction
         if run.admitted:
-            self.ended(run.claim, Ending(outcome, run.error))
+            self.ended(run.claim, RunResult(outcome, run.error))
         self._report(run, outcome, Status.COMPLETED)
         self._warn_of_lost_result(run, outcome)
         if (written := run.context.effects.outcome) is not None:
@@ -306,9 +306,9 @@ class AfterAck:
 
     # -- what is left to do ---------------------------------------------------------------------
 
-    def ended(self, claim: Claim, ending: Ending | None = None) -> None:
+    def ended(self, claim: Claim, result: RunResult | None = None) -> None:
         """Tell the features that a run which had passed them is over."""
-        self._ended.append((claim, ending))
+        self._ended.append((claim, result))
         self._some.set()
 
     def cancelled(self, job_id: str) -> None:
@@ -338,8 +338,8 @@ class AfterAck:
             suspended, self._suspended = self._suspended, {}
             self._some.clear()
             try:
-                endings = {claim.id: ending for claim, ending in ended if ending is not None}
-                await self._features.ended([claim for claim, _ in ended], endings)
+                results = {claim.id: result for claim, result in ended if result is not None}
+                await self._features.ended([claim for claim, _ in ended], results)
                 ended = []
                 if happened := await all_that_happened(suspended):
                     await self._store.wake(dict.fromkeys(happened, ALL_WAITING))

@@ -302,7 +302,7 @@ async def test_one_item_twice_in_a_list_of_changes(store: FreshStore) -> None:
 
     store.client.call = watched  # type: ignore[method-assign]
     changes = [
-        values.Change(key("a", one), {"n": n}, [values.equals("n", 0)]) for one, n in (("1", 1), ("2", 1), ("1", 2))
+        values.ItemUpdate(key("a", one), {"n": n}, [values.equals("n", 0)]) for one, n in (("1", 1), ("2", 1), ("1", 2))
     ]
     first, other, again = await store.table.update_many(changes)
     assert sizes == [2]
@@ -332,7 +332,7 @@ def inserts(table: str, *items: Item) -> tuple[str, Any]:
 
 
 def updates(table: str, *items: Item) -> tuple[str, Any]:
-    changes = [values.Change(one, {"n": 7}, [values.equals("n", 0)], {"m": 1}) for one in items]
+    changes = [values.ItemUpdate(one, {"n": 7}, [values.equals("n", 0)], {"m": 1}) for one in items]
     return "BatchExecuteStatement", {"Statements": [change.in_batch(table) for change in changes]}
 
 

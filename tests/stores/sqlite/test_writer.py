@@ -23,7 +23,7 @@ from mainspring.stores.sqlite import SqliteStore, fork, writer
 from mainspring.stores.sqlite.connection import WriteLock
 from mainspring.stores.sqlite.insertion import LONG_PAYLOAD
 from mainspring.stores.sqlite.transaction import Transaction
-from mainspring.stores.sqlite.writer import Request, Writer
+from mainspring.stores.sqlite.writer import Writer, WriteRequest
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
     Bell,
@@ -53,7 +53,7 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     commit = Writer._commit
 
-    def count(self: Writer, requests: list[Request], work: Callable[[Transaction], None]) -> None:
+    def count(self: Writer, requests: list[WriteRequest], work: Callable[[Transaction], None]) -> None:
         sizes.append(len(requests))
         commit(self, requests, work)
 
@@ -244,7 +244,7 @@ async def test_a_loop_that_closed_does_not_end_the_writer(store: SqliteStore) ->
 
     assert store._threads
     future: asyncio.Future[list[Any]] = asyncio.Future(loop=cast("asyncio.AbstractEventLoop", Closed()))
-    store._threads.writer._inbox.put(Request(lambda _, items: items, [], False, future))
+    store._threads.writer._inbox.put(WriteRequest(lambda _, items: items, [], False, future))
     assert await put(store)
 
 

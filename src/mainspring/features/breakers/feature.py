@@ -61,8 +61,8 @@ class BreakersFeature(Feature):
             await self._breakers.note(job.option, job.claim.id, well=self._verdict(job))
 
     def _verdict(self, job: Candidate) -> bool | None:
-        if job.ending is None or job.ending.outcome.move not in {Move.DONE, Move.RETRY, Move.DEAD}:
+        if job.run_result is None or job.run_result.outcome.move not in {Move.DONE, Move.RETRY, Move.DEAD}:
             return None
-        if job.ending.error is None and job.ending.outcome.move is not Move.DONE:
+        if job.run_result.error is None and job.run_result.outcome.move is not Move.DONE:
             return None  # for example, the result could not be stored
-        return self._breakers.verdict(job.option, job.ending.error)
+        return self._breakers.verdict(job.option, job.run_result.error)

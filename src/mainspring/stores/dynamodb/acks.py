@@ -39,8 +39,8 @@ from mainspring.stores.dynamodb.items import (
 )
 from mainspring.stores.dynamodb.table import TRANSACTION, Action, Doubts, Refused, Table, together
 from mainspring.stores.dynamodb.values import (
-    Change,
     Condition,
+    ItemUpdate,
     Row,
     absent,
     equals,
@@ -61,8 +61,8 @@ HISTORY_MARGIN: Millis = 30 * 86_400_000  # an attempt is kept longer than its j
 
 
 @dataclass(slots=True)
-class Ending:
-    """What an outcome changes."""
+class ItemChanges:
+    """What one outcome changes in the job's item, and what it writes in the same transaction."""
 
     status: Status
     changes: dict[str, Any]
@@ -131,11 +131,13 @@ async def ack_plain(table: Table, outcomes: Mapping[int, Outcome]) -> dict[int, 
     if len(outcomes) < 2:
         return {}
     mark = new_id()
-    endings = {number: decide(table, outcome.ref, outcome, mark) for number, outcome in outcomes.items()}
+    decisions = {number: decide(table, outcome.ref, outcome, mark) for number, outcome in outcomes.items()}
     try:
         results = await table.update_many(
             [
-                Change(table.job_key(outcome.job_id), endings[number].changes, fence(outcome.ref, endings[number]))
+                ItemUpdate(
+                    table.job_key(outcome.job_id), decisions[number].changes, fence(outcome.ref, decisions[number])
+                )
                 for number, outcome in outcomes.items()
             ]
         )
@@ -149,8 +151,8 @@ async def ack_plain(table: Table, outcomes: Mapping[int, Outcome]) -> dict[int, 
             done.append(number)
         elif result.item:
             outcomes[number].ref = unpack(result.item)
-    await together([afterwards(table, outcomes[number].ref, endings[number]) for number in done])
-    return {number: endings[number].status for number in done}
+    await together([afterwards(table, outcomes[number].ref, decisions[number]) for number in done])
+    return {number: decisions[number].status for number in done}
 
 
 def is_ours(refused: Refused, mark: str) -> bool:
@@ -184,9 +186,9 @@ async def ack_one(table: Table, outcome: Outcome, doubts: Doubts) -> Status | No
     for _ in range(MAX_TRIES):
         if row is None or row["token"] != outcome.token or status_of(row) is not Status.RUNNING:
             return written_before(row, outcome, doubts, mark)
-        ending = decide(table, row, outcome, mark)
+        decision = decide(table, row, outcome, mark)
         try:
-            await write(table, row, ending, inserts)
+            await write(table, row, decision, inserts)
         except ConditionFailed as failed:
             row = unpack(failed.item) if failed.item else None
         except Cancelled as cancelled:
@@ -194,7 +196,7 @@ async def ack_one(table: Table, outcome: Outcome, doubts: Doubts) -> Status | No
                 item = cancelled.item(0)
                 row = unpack(item) if item else None
             else:
-                ends = outcome.job_id if ending.status in FINISHED else None
+                ends = outcome.job_id if decision.status in FINISHED else None
                 await inserts.learn(cancelled, ends=ends)
         except StoreUnavailable:
             doubts.setdefault((outcome.job_id, outcome.token), set()).add(mark)
@@ -202,8 +204,8 @@ async def ack_one(table: Table, outcome: Outcome, doubts: Doubts) -> Status | No
         else:
             inserts.after_write()
             note_inserted([given], inserts.answers())
-            await afterwards(table, row, ending)
-            return ending.status
+            await afterwards(table, row, decision)
+            return decision.status
     msg = f"job {outcome.job_id} changed too often to be acked"
     raise StoreUnavailable(msg)
 
@@ -218,7 +220,7 @@ def written_before(row: Row | None, outcome: Outcome, doubts: Doubts, mark: str)
 # -- deciding -------------------------------------------------------------------------------------------
 
 
-def decide(table: Table, row: Row, outcome: Outcome, mark: str) -> Ending:
+def decide(table: Table, row: Row, outcome: Outcome, mark: str) -> ItemChanges:
     job, now = state_of(row), table.clock.now()
     conclusion = conclude(job, outcome, now)
     status = conclusion.status
@@ -234,20 +236,20 @@ def decide(table: Table, row: Row, outcome: Outcome, mark: str) -> Ending:
     if outcome.steps:
         changes["steps"] = True
     changes |= place_of(row | changes, status, table.shards)
-    ending = Ending(status, fitted(row, changes), run_item(job, conclusion, now))
-    ending.more = steps.puts(row["SK"], outcome.steps)
+    decision = ItemChanges(status, fitted(row, changes), run_item(job, conclusion, now))
+    decision.more = steps.puts(row["SK"], outcome.steps)
     if status in FINISHED:
-        ending.call = wakeups.call_for(row)
-        ending.more += actions_after_end(row | {"steps": changes.get("steps", row.get("steps"))}, ending)
+        decision.call = wakeups.call_for(row)
+        decision.more += actions_after_end(row | {"steps": changes.get("steps", row.get("steps"))}, decision)
     elif changes.get("waits_for") is not None:
-        ending.more.append(wakeups.waiter(row | changes))
-    return ending
+        decision.more.append(wakeups.waiter(row | changes))
+    return decision
 
 
-def actions_after_end(row: Row, ending: Ending) -> list[Action]:
+def actions_after_end(row: Row, decision: ItemChanges) -> list[Action]:
     """Return writes that record what is left to do after the job's end. If this process dies, another one does it."""
-    call = [] if ending.call is None else [ending.call.action()]
-    return call + steps.note_of_end(row, ending.changes.get("expires_at"))
+    call = [] if decision.call is None else [decision.call.action()]
+    return call + steps.note_of_end(row, decision.changes.get("expires_at"))
 
 
 def fitted(row: Row, changes: dict[str, Any]) -> dict[str, Any]:
@@ -283,21 +285,21 @@ def run_item(job: JobState, conclusion: Conclusion, now: Millis) -> Row | None:
 # -- writing --------------------------------------------------------------------------------------------
 
 
-def fence(row: Row, ending: Ending) -> list[Condition]:
+def fence(row: Row, decision: ItemChanges) -> list[Condition]:
     """Return the conditions: the job runs under this token, and its marks are those that the decision used.
 
     A write that finishes the job must also know of jobs that wait for its end, and of the steps that it leaves.
     """
-    marks = MARKS if ending.status in FINISHED else MARKS[:1]
+    marks = MARKS if decision.status in FINISHED else MARKS[:1]
     as_decided = [exists(mark) if row.get(mark) else absent(mark) for mark in marks]
     return [equals("token", row["token"]), equals("status", WORDS[Status.RUNNING]), *as_decided]
 
 
-async def write(table: Table, row: Row, ending: Ending, inserts: PendingInserts) -> None:
-    change = update(table.job_key(row["SK"]), ending.changes, only_if=fence(row, ending))
-    actions: list[Action] = [("Update", change), *inserts.actions(1), *ending.more]
-    if ending.attempt is not None:
-        actions.append(("Put", put(ending.attempt)))
+async def write(table: Table, row: Row, decision: ItemChanges, inserts: PendingInserts) -> None:
+    change = update(table.job_key(row["SK"]), decision.changes, only_if=fence(row, decision))
+    actions: list[Action] = [("Update", change), *inserts.actions(1), *decision.more]
+    if decision.attempt is not None:
+        actions.append(("Put", put(decision.attempt)))
     if len(actions) == 1:
         await table.update(change)
         return
@@ -307,17 +309,17 @@ async def write(table: Table, row: Row, ending: Ending, inserts: PendingInserts)
     await table.transact(*actions)
 
 
-async def afterwards(table: Table, row: Row, ending: Ending) -> None:
+async def afterwards(table: Table, row: Row, decision: ItemChanges) -> None:
     """Do what need not be part of the write: count, wake workers and waiting jobs, and delete an unused key."""
     table.counts.add(row["queue"], Status.RUNNING, -1)
-    table.counts.add(row["queue"], ending.status, 1, day_of(ending.status, ending.changes.get("expires_at")))
+    table.counts.add(row["queue"], decision.status, 1, day_of(decision.status, decision.changes.get("expires_at")))
     table.held.get(row.get("locked_by", ""), {}).pop(row["SK"], None)
-    if ending.status in CLAIMABLE:
+    if decision.status in CLAIMABLE:
         table.local_workers.call([row["queue"]])
-    if ending.status in FINISHED:
+    if decision.status in FINISHED:
         await forget_key(table, row)
-    if ending.call is not None:
-        await ending.call.make(table)
+    if decision.call is not None:
+        await decision.call.make(table)
 
 
 # -- progress -------------------------------------------------------------------------------------------

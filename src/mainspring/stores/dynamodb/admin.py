@@ -35,12 +35,12 @@ from mainspring.stores.dynamodb.items import (
     to_attributes,
     ttl,
 )
-from mainspring.stores.dynamodb.read import Walk
+from mainspring.stores.dynamodb.read import JobSearch
 from mainspring.stores.dynamodb.table import Action as Write
 from mainspring.stores.dynamodb.table import Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, absent, delete, equals, exists, pack, put, unpack, update
 from mainspring.stores.engine.ack import Conclusion, Place
-from mainspring.stores.engine.change import ALLOWED, ChangeRequest, Key, Plan, note_of, plan, wanted_keys
+from mainspring.stores.engine.change import ALLOWED, ChangePlan, ChangeRequest, Key, note_of, plan, wanted_keys
 from mainspring.stores.engine.halts import combined
 from mainspring.stores.protocol import Action, Changed, Halt, Wake
 
@@ -57,17 +57,17 @@ class Effect:
     requested: list[str] = field(default_factory=list)
     conflicts: dict[str, str] = field(default_factory=dict)
 
-    def add(self, planned: Plan) -> None:
+    def add(self, planned: ChangePlan) -> None:
         self.changed += planned.changed
         self.requested += planned.requested
         self.conflicts |= planned.conflicts
 
 
 async def change(table: Table, request: ChangeRequest) -> Changed:
-    walk = await Walk.start(table, request.where, newest_first=False, beyond=request.cursor)
+    search = await JobSearch.start(table, request.where, newest_first=False, beyond=request.cursor)
     found: list[Row] = []
     while len(found) <= request.limit:
-        rows = await walk.take(request.limit + 1 - len(found))
+        rows = await search.take(request.limit + 1 - len(found))
         if not rows:
             break
         found += (row for row in rows if status_of(row) in ALLOWED[request.action])
@@ -79,7 +79,7 @@ async def change(table: Table, request: ChangeRequest) -> Changed:
     return Changed(tuple(sorted(effect.changed)), tuple(sorted(effect.requested)), effect.conflicts, cursor)
 
 
-async def try_out(table: Table, rows: Sequence[Row], request: ChangeRequest) -> Plan:
+async def try_out(table: Table, rows: Sequence[Row], request: ChangeRequest) -> ChangePlan:
     jobs = [state_of(row) for row in rows]
     keys = {name: await key_of(table, name) for name in wanted_keys(request, jobs)}
     holders = {name: await live_holder(table, found) for name, found in keys.items()}
@@ -118,7 +118,7 @@ async def carry_out_one(table: Table, row: Row, request: ChangeRequest, effect: 
             return
 
 
-async def change_one(table: Table, row: Row, request: ChangeRequest) -> Plan:
+async def change_one(table: Table, row: Row, request: ChangeRequest) -> ChangePlan:
     job = state_of(row)
     wanted = wanted_keys(request, [job])
     found = await key_of(table, wanted[0]) if wanted else None

@@ -32,7 +32,7 @@ from mainspring.stores.dynamodb.items import (
     waiting_place,
 )
 from mainspring.stores.dynamodb.table import Refused, Table, owned, together
-from mainspring.stores.dynamodb.values import Change, Condition, Row, equals, unpack
+from mainspring.stores.dynamodb.values import Condition, ItemUpdate, Row, equals, unpack
 from mainspring.stores.dynamodb.workers import revive, worker_key
 from mainspring.stores.engine.claim import Level, claimed, earliest, ends, knows, shares
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
@@ -46,7 +46,7 @@ ALL_SHARDS_EVERY = 4  # claims; urgent jobs in shards of other processes must no
 
 
 @dataclass(slots=True)
-class Request:
+class ClaimRequest:
     worker: str
     wants: Sequence[Want]
     limit: int
@@ -61,7 +61,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class IndexPlace:
     """A partition of the index, and the queue whose jobs are in it."""
 
     queue: str
@@ -69,7 +69,7 @@ class Place:
 
 
 @dataclass(slots=True)
-class Entry:
+class IndexEntry:
     """A job as the index shows it."""
 
     id: str
@@ -82,51 +82,51 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Shelf:
+class QueueEntries:
     """What waits in a queue: due jobs by priority, and when the next ones are due."""
 
     queue: str
-    due: dict[int, list[Entry]]
+    due: dict[int, list[IndexEntry]]
     later: list[Millis] = field(default_factory=list)
-    unknown_entries: list[Entry] = field(default_factory=list)  # due, of unknown tasks, and not set aside yet
+    unknown_entries: list[IndexEntry] = field(default_factory=list)  # due, of unknown tasks, and not set aside yet
 
 
 @dataclass(slots=True)
-class Apart:
+class TaskEntries:
     """The jobs of a queue that are kept by task: suspects and jobs that were set aside. Only known tasks."""
 
     queue: str
-    suspects: list[Entry] = field(default_factory=list)  # due
-    aside: list[Entry] = field(default_factory=list)  # due
+    suspects: list[IndexEntry] = field(default_factory=list)  # due
+    aside: list[IndexEntry] = field(default_factory=list)  # due
     later_suspects: list[Millis] = field(default_factory=list)
     later: list[Millis] = field(default_factory=list)
     unknown: set[str] = field(default_factory=set)  # unknown tasks of which jobs are due
 
 
-async def claim(table: Table, request: Request) -> Claims:
+async def claim(table: Table, request: ClaimRequest) -> Claims:
     standing = await halts.standing(table, consistent=False)  # only a hint: `confirm` reads them consistently
     if any(halt.queue is None for halt in standing):
         return Claims([], next_due=earliest(ends(standing, {None})))
     paused = {halt.queue for halt in standing}
     queues = [queue for queue in await wanted_queues(table, request.wants) if queue not in paused]
-    aparts = await together([read_apart(table, queue, request.tasks, request.limit) for queue in queues])
-    request.unknown.update(task for apart in aparts for task in apart.unknown)
-    due_suspect = any(apart.suspects for apart in aparts)
-    shelves: list[Shelf] = []
+    task_entries = await together([read_by_task(table, queue, request.tasks, request.limit) for queue in queues])
+    request.unknown.update(task for by_task in task_entries for task in by_task.unknown)
+    due_suspect = any(by_task.suspects for by_task in task_entries)
+    queue_entries: list[QueueEntries] = []
     if request.solo:
-        rows = await take_suspect(table, request, aparts)
+        rows = await take_suspect(table, request, task_entries)
     else:
-        rows, shelves = await take_waiting(table, request, aparts)
+        rows, queue_entries = await take_waiting(table, request, task_entries)
     jobs = await confirm(table, request, rows)
     unknown = frozenset(request.unknown)
     if jobs:
         return Claims([to_claim(row) for row in jobs], suspects=due_suspect, unknown=unknown)
     now = table.clock.now()
-    later = [moment for apart in aparts for moment in apart.later_suspects]
+    later = [moment for by_task in task_entries for moment in by_task.later_suspects]
     if not request.solo:
-        later += [moment for apart in aparts for moment in apart.later]
-        later += [moment for shelf in shelves for moment in shelf.later]
-    missed = [now + CONTENDED_RETRY for shelf in shelves if shelf.due or shelf.unknown_entries]
+        later += [moment for by_task in task_entries for moment in by_task.later]
+        later += [moment for waiting in queue_entries for moment in waiting.later]
+    missed = [now + CONTENDED_RETRY for waiting in queue_entries if waiting.due or waiting.unknown_entries]
     wanted = {want.queue for want in request.wants}
     return Claims([], earliest([*later, *missed, *ends(standing, wanted)]), due_suspect, unknown)
 
@@ -141,35 +141,36 @@ async def wanted_queues(table: Table, wants: Sequence[Want]) -> list[str]:
 # -- looking ------------------------------------------------------------------------------------------
 
 
-async def read_shelf(
+async def read_queue(
     table: Table, queue: str, places: Iterable[str], most: int, tasks: frozenset[str] | None = None
-) -> Shelf:
+) -> QueueEntries:
     """Read up to `most` due entries of each priority from each place, and when the next entries are due."""
     now = table.clock.now()
-    shelf = Shelf(queue, {})
-    looks = [read_place(table, place, most, tasks, now) for place in (Place(queue, name) for name in places)]
+    waiting = QueueEntries(queue, {})
+    looks = [read_place(table, place, most, tasks, now) for place in (IndexPlace(queue, name) for name in places)]
     for entries, later, unknown_entries in await together(looks):
-        shelf.later += later
-        shelf.unknown_entries += unknown_entries
-        add_due(shelf, entries)
-    return shelf
+        waiting.later += later
+        waiting.unknown_entries += unknown_entries
+        add_due(waiting, entries)
+    return waiting
 
 
-def add_due(shelf: Shelf, entries: Iterable[Entry]) -> None:
+def add_due(waiting: QueueEntries, entries: Iterable[IndexEntry]) -> None:
     for entry in entries:
-        shelf.due.setdefault(entry.priority, []).append(entry)
-    shelf.due = {
-        priority: sorted(shelf.due[priority], key=lambda entry: (entry.due, entry.id)) for priority in sorted(shelf.due)
+        waiting.due.setdefault(entry.priority, []).append(entry)
+    waiting.due = {
+        priority: sorted(waiting.due[priority], key=lambda entry: (entry.due, entry.id))
+        for priority in sorted(waiting.due)
     }
 
 
 async def read_place(
-    table: Table, place: Place, most: int, tasks: frozenset[str] | None, now: Millis
-) -> tuple[list[Entry], list[Millis], list[Entry]]:
+    table: Table, place: IndexPlace, most: int, tasks: frozenset[str] | None, now: Millis
+) -> tuple[list[IndexEntry], list[Millis], list[IndexEntry]]:
     """Seek each priority, so that jobs for later are skipped, however many there are."""
-    due: list[Entry] = []
+    due: list[IndexEntry] = []
     later: list[Millis] = []
-    unknown_entries: list[Entry] = []
+    unknown_entries: list[IndexEntry] = []
     number: Counter[int] = Counter()
     priority = 0
     while priority < PRIORITIES:
@@ -193,15 +194,15 @@ async def read_place(
     return due, later, unknown_entries
 
 
-def to_entry(place: Place, rank: str, row: Row) -> Entry:
+def to_entry(place: IndexPlace, rank: str, row: Row) -> IndexEntry:
     """Convert an index row. `rank` is the row's rank without the kind and task that may precede it."""
     priority, due, job_id = rank.split("#", 2)
-    return Entry(job_id, place.queue, int(priority), unstamp(due), place.name, row["rank"], row["job_type"])
+    return IndexEntry(job_id, place.queue, int(priority), unstamp(due), place.name, row["rank"], row["job_type"])
 
 
-async def read_apart(table: Table, queue: str, tasks: frozenset[str] | None, most: int) -> Apart:
+async def read_by_task(table: Table, queue: str, tasks: frozenset[str] | None, most: int) -> TaskEntries:
     """Read up to `most` due entries of each kind, task and priority. Unknown tasks and later jobs are skipped."""
-    now, place, apart = table.clock.now(), Place(queue, apart_place(queue)), Apart(queue)
+    now, place, by_task = table.clock.now(), IndexPlace(queue, apart_place(queue)), TaskEntries(queue)
     number: Counter[str] = Counter()
     position: str | None = ""
     while position is not None:
@@ -214,63 +215,69 @@ async def read_apart(table: Table, queue: str, tasks: frozenset[str] | None, mos
                 entry = to_entry(place, rank, row)
                 level = f"{kind}#{line}#{entry.priority}#"
                 number[level] += 1
-                if number[level] > most or not sort_in(apart, kind, entry, tasks, now):
+                if number[level] > most or not sort_in(by_task, kind, entry, tasks, now):
                     position = f"{level}~"  # after the level's last entry
                     break
-    return apart
+    return by_task
 
 
-def sort_in(apart: Apart, kind: str, entry: Entry, tasks: frozenset[str] | None, now: Millis) -> bool:
+def sort_in(by_task: TaskEntries, kind: str, entry: IndexEntry, tasks: frozenset[str] | None, now: Millis) -> bool:
     """Add an entry; return whether the next one of the same kind, task and priority matters too."""
     is_suspect = kind == SUSPECT
     if not knows(tasks, entry.task):
         if entry.due <= now:
-            apart.unknown.add(entry.task)
+            by_task.unknown.add(entry.task)
         return False
     if entry.due > now:
-        (apart.later_suspects if is_suspect else apart.later).append(entry.due)
+        (by_task.later_suspects if is_suspect else by_task.later).append(entry.due)
         return False
-    (apart.suspects if is_suspect else apart.aside).append(entry)
+    (by_task.suspects if is_suspect else by_task.aside).append(entry)
     return True
 
 
 # -- taking ---------------------------------------------------------------------------------------------
 
 
-async def take_waiting(table: Table, request: Request, aparts: Sequence[Apart]) -> tuple[list[Row], list[Shelf]]:
+async def take_waiting(
+    table: Table, request: ClaimRequest, task_entries: Sequence[TaskEntries]
+) -> tuple[list[Row], list[QueueEntries]]:
     """Take jobs from the shards that this process serves first, and from all shards if that is not enough."""
     everywhere = range(table.shards)
     room = [want.limit for want in request.wants]  # remaining room of each want
     ours = [shard for shard in everywhere if owned(shard, table.process, request.processes)]
     if request.turn % ALL_SHARDS_EVERY and len(ours) < table.shards:
-        rows, _ = await take_from(table, request, aparts, ours, room, limit=request.limit)
+        rows, _ = await take_from(table, request, task_entries, ours, room, limit=request.limit)
         if len(rows) >= request.limit:
             return rows, []
-        more, shelves = await take_from(table, request, aparts, everywhere, room, limit=request.limit - len(rows))
-        return rows + more, shelves
-    return await take_from(table, request, aparts, everywhere, room, limit=request.limit)
+        more, queue_entries = await take_from(
+            table, request, task_entries, everywhere, room, limit=request.limit - len(rows)
+        )
+        return rows + more, queue_entries
+    return await take_from(table, request, task_entries, everywhere, room, limit=request.limit)
 
 
 async def take_from(
     table: Table,
-    request: Request,
-    aparts: Sequence[Apart],
+    request: ClaimRequest,
+    task_entries: Sequence[TaskEntries],
     shards: Iterable[int],
     room: list[int],
     *,
     limit: int,
-) -> tuple[list[Row], list[Shelf]]:
+) -> tuple[list[Row], list[QueueEntries]]:
     """Take jobs. Look again if other workers were faster, or if jobs of unknown tasks were set aside."""
     taken: list[Row] = []
-    shelves: list[Shelf] = []
+    queue_entries: list[QueueEntries] = []
     for _ in range(MAX_ROUNDS):
         most = min(limit - len(taken), sum(room))
         if most <= 0:
             break
-        shelves = await together([look_at(table, request, apart, shards, most) for apart in aparts])
-        again = await put_aside(table, request, [entry for shelf in shelves for entry in shelf.unknown_entries])
+        queue_entries = await together([look_at(table, request, by_task, shards, most) for by_task in task_entries])
+        again = await put_aside(
+            table, request, [entry for waiting in queue_entries for entry in waiting.unknown_entries]
+        )
         for index, want in enumerate(request.wants):
-            mine = [shelf for shelf in shelves if want.queue in {EVERY_QUEUE, shelf.queue}]
+            mine = [waiting for waiting in queue_entries if want.queue in {EVERY_QUEUE, waiting.queue}]
             chosen = choose(table, request, mine, min(room[index], limit - len(taken)))
             rows = await take(table, request, chosen)
             taken += rows
@@ -278,20 +285,22 @@ async def take_from(
             again = again or len(rows) < len(chosen)
         if not again:
             break
-    left = [shelf for shelf in shelves if shelf.due or shelf.unknown_entries]
-    return taken, shelves if not taken else left
+    left = [waiting for waiting in queue_entries if waiting.due or waiting.unknown_entries]
+    return taken, queue_entries if not taken else left
 
 
-async def look_at(table: Table, request: Request, apart: Apart, shards: Iterable[int], most: int) -> Shelf:
+async def look_at(
+    table: Table, request: ClaimRequest, by_task: TaskEntries, shards: Iterable[int], most: int
+) -> QueueEntries:
     """Read the due jobs of a queue, and sort the set-aside jobs in."""
-    places = [waiting_place(apart.queue, shard) for shard in shards]
-    shelf = await read_shelf(table, apart.queue, places, most, request.tasks)
-    shelf.unknown_entries = [entry for entry in shelf.unknown_entries if entry.id not in request.aside]
-    add_due(shelf, apart.aside)
-    return shelf
+    places = [waiting_place(by_task.queue, shard) for shard in shards]
+    waiting = await read_queue(table, by_task.queue, places, most, request.tasks)
+    waiting.unknown_entries = [entry for entry in waiting.unknown_entries if entry.id not in request.aside]
+    add_due(waiting, by_task.aside)
+    return waiting
 
 
-async def put_aside(table: Table, request: Request, unknown_entries: Sequence[Entry]) -> bool:
+async def put_aside(table: Table, request: ClaimRequest, unknown_entries: Sequence[IndexEntry]) -> bool:
     """Set aside jobs of unknown tasks, each once, for workers that know them; return whether to look for more."""
     request.unknown.update(entry.task for entry in unknown_entries)
     if not unknown_entries or len(request.aside) >= MAX_ASIDE:
@@ -301,13 +310,13 @@ async def put_aside(table: Table, request: Request, unknown_entries: Sequence[En
     return True
 
 
-def aside(table: Table, entry: Entry) -> Change:
+def aside(table: Table, entry: IndexEntry) -> ItemUpdate:
     still_there = [equals("place", entry.place), equals("rank", entry.rank)]
     there = {"place": apart_place(entry.queue), "rank": f"{line_of(ASIDE, entry.task)}#{entry.rank}"}
-    return Change(table.job_key(entry.id), there, still_there)
+    return ItemUpdate(table.job_key(entry.id), there, still_there)
 
 
-def choose(table: Table, request: Request, shelves: Sequence[Shelf], room: int) -> list[Entry]:
+def choose(table: Table, request: ClaimRequest, queue_entries: Sequence[QueueEntries], room: int) -> list[IndexEntry]:
     """Return the entries to take, in order. Jobs that were tried are gone, though the index may still show them.
 
     While a job moves, the index may show it at two places. Only one of them is tried. If both were, the refused try
@@ -315,10 +324,16 @@ def choose(table: Table, request: Request, shelves: Sequence[Shelf], room: int) 
     """
     if room <= 0:
         return []
-    levels = [Level(priority, s.queue, entries[0].due) for s in shelves for priority, entries in s.due.items()]
-    by_level = {(s.queue, priority): entries for s in shelves for priority, entries in s.due.items()}
+    levels = [
+        Level(priority, waiting.queue, entries[0].due)
+        for waiting in queue_entries
+        for priority, entries in waiting.due.items()
+    ]
+    by_level = {
+        (waiting.queue, priority): entries for waiting in queue_entries for priority, entries in waiting.due.items()
+    }
     now = table.clock.now()
-    chosen: list[Entry] = []
+    chosen: list[IndexEntry] = []
     plan = shares(levels, room, now=now, patience=table.patience, turn=request.turn)
     for level, most in merged(plan):
         entries = sorted(
@@ -348,7 +363,7 @@ def merged(plan: Sequence[tuple[Level, int]]) -> list[tuple[list[Level], int]]:
     return lines
 
 
-async def take(table: Table, request: Request, chosen: Sequence[Entry]) -> list[Row]:
+async def take(table: Table, request: ClaimRequest, chosen: Sequence[IndexEntry]) -> list[Row]:
     """Claim the chosen jobs and return those that were still free."""
     now = table.clock.now()
     asked = [asked_for(table, request, entry, now) for entry in chosen]
@@ -364,7 +379,7 @@ async def take(table: Table, request: Request, chosen: Sequence[Entry]) -> list[
     return taken
 
 
-def asked_for(table: Table, request: Request, entry: Entry, now: Millis) -> Change:
+def asked_for(table: Table, request: ClaimRequest, entry: IndexEntry, now: Millis) -> ItemUpdate:
     changes = {
         **to_attributes(claimed(request.worker, now)),
         "lock_expires_at": stamp(now + round(table.lease * 1000)),
@@ -373,10 +388,10 @@ def asked_for(table: Table, request: Request, entry: Entry, now: Millis) -> Chan
         "rank": entry.id,
     }
     still_there = [equals("place", entry.place), equals("rank", entry.rank)]
-    return Change(table.job_key(entry.id), changes, still_there, {"token": 1})
+    return ItemUpdate(table.job_key(entry.id), changes, still_there, {"token": 1})
 
 
-def row_after(change: Change, before: Row | Refused, request: Request) -> Row | None:
+def row_after(change: ItemUpdate, before: Row | Refused, request: ClaimRequest) -> Row | None:
     """Return the job as this claim has changed it, or None if it was not free any more."""
     if isinstance(before, Refused):
         return ours(before.item and unpack(before.item), request.number)
@@ -391,12 +406,17 @@ def ours(row: Row | None, number: str) -> Row | None:
     return row | {"was": WORDS[Status.RETRYING if row["attempts"] else Status.PENDING]}
 
 
-async def take_suspect(table: Table, request: Request, aparts: Sequence[Apart]) -> list[Row]:
+async def take_suspect(table: Table, request: ClaimRequest, task_entries: Sequence[TaskEntries]) -> list[Row]:
     """Take one suspect and nothing else."""
     if request.limit < 1:
         return []
     for want in request.wants:
-        due = [entry for apart in aparts if want.queue in {EVERY_QUEUE, apart.queue} for entry in apart.suspects]
+        due = [
+            entry
+            for by_task in task_entries
+            if want.queue in {EVERY_QUEUE, by_task.queue}
+            for entry in by_task.suspects
+        ]
         for entry in sorted(due, key=lambda suspect: (suspect.due, suspect.id)):
             if rows := await take(table, request, [entry]):
                 return rows
@@ -406,7 +426,7 @@ async def take_suspect(table: Table, request: Request, aparts: Sequence[Apart]) 
 # -- handing out ----------------------------------------------------------------------------------------
 
 
-async def confirm(table: Table, request: Request, rows: Sequence[Row]) -> list[Row]:
+async def confirm(table: Table, request: ClaimRequest, rows: Sequence[Row]) -> list[Row]:
     """Return the taken jobs that may start; release the others.
 
     A job may start if, after it was taken, it was not halted and the worker was not declared dead.

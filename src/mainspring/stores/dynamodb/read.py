@@ -10,7 +10,7 @@ from datetime import datetime
 from mainspring.clock import to_datetime
 from mainspring.job import Attempt, Counts, Job, Status, TimelineEntry
 from mainspring.stores.dynamodb import steps, workers
-from mainspring.stores.dynamodb.claims import read_apart, read_shelf
+from mainspring.stores.dynamodb.claims import read_by_task, read_queue
 from mainspring.stores.dynamodb.counts import sum_up
 from mainspring.stores.dynamodb.filters import conditions, matches, unexpired
 from mainspring.stores.dynamodb.halts import standing
@@ -55,8 +55,8 @@ async def get(table: Table, ids: Sequence[str]) -> list[Job]:
 
 async def find(table: Table, where: Filter, limit: int, cursor: str | None) -> Page:
     """Return matching jobs, newest first. Ids are in order of time, so the last id of a page is the cursor."""
-    walk = await Walk.start(table, where, newest_first=True, beyond=cursor, hint=limit)
-    rows = await walk.take(limit + 1)
+    search = await JobSearch.start(table, where, newest_first=True, beyond=cursor, hint=limit)
+    rows = await search.take(limit + 1)
     page = [to_job({**row, "traceback": ""}) for row in rows[:limit]]
     return Page(page, page[-1].id if len(rows) > limit else None)
 
@@ -64,8 +64,8 @@ async def find(table: Table, where: Filter, limit: int, cursor: str | None) -> P
 async def count(table: Table, where: Filter) -> int:
     asked, left = conditions(where)
     if left != Filter():
-        walk = await Walk.start(table, where, newest_first=False, beyond=None)
-        return len(await walk.take(None))
+        search = await JobSearch.start(table, where, newest_first=False, beyond=None)
+        return len(await search.take(None))
     only = asked if table.prunes else [*asked, unexpired(table.clock.now())]
     counts = [
         table.query(equals("PK", bucket(shard)), only=only, count=True, consistent=True)
@@ -75,7 +75,7 @@ async def count(table: Table, where: Filter) -> int:
     return sum(pages.counted for pages in counts)
 
 
-class Walk:
+class JobSearch:
     """Iterate over the matching jobs in the order of their ids, and read only as far as needed."""
 
     def __init__(self, table: Table, where: Filter, streams: list[Stream], *, newest_first: bool, keys: bool) -> None:
@@ -87,7 +87,9 @@ class Walk:
         self._left: list[Row] = []  # read already, for the next call of `take`
 
     @classmethod
-    async def start(cls, table: Table, where: Filter, *, newest_first: bool, beyond: str | None, hint: int = 0) -> Walk:
+    async def start(
+        cls, table: Table, where: Filter, *, newest_first: bool, beyond: str | None, hint: int = 0
+    ) -> JobSearch:
         streams, keys = await streams_for(table, where, newest_first=newest_first, beyond=beyond, hint=hint)
         await together([stream.fill() for stream in streams])
         return cls(table, where, streams, newest_first=newest_first, keys=keys)
@@ -247,7 +249,7 @@ async def stats(table: Table) -> Stats:
 
 
 async def due_of(table: Table, queue: str) -> DueIn:
-    shelf = await read_shelf(table, queue, [waiting_place(queue, shard) for shard in range(table.shards)], DUE_CAP)
-    apart = await read_apart(table, queue, None, DUE_CAP)
-    entries = [entry for level in shelf.due.values() for entry in level] + apart.suspects + apart.aside
+    waiting = await read_queue(table, queue, [waiting_place(queue, shard) for shard in range(table.shards)], DUE_CAP)
+    by_task = await read_by_task(table, queue, None, DUE_CAP)
+    entries = [entry for level in waiting.due.values() for entry in level] + by_task.suspects + by_task.aside
     return due_in(queue, 0, None, (), [(entry.task, entry.due, 1) for entry in entries])

@@ -21,7 +21,7 @@ ABOUT = key("system", "table")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TableSettings:
     """How to create the table."""
 
     read_units: int | None = None  # provisioned, for the table and each index; None: on demand
@@ -30,10 +30,10 @@ class Plan:
     expiry: bool = True  # the service deletes expired items
 
 
-def definition(name: str, plan: Plan) -> dict[str, Any]:
+def definition(name: str, settings: TableSettings) -> dict[str, Any]:
     throughput: dict[str, Any] = {}
-    if plan.read_units and plan.write_units:
-        units = {"ReadCapacityUnits": plan.read_units, "WriteCapacityUnits": plan.write_units}
+    if settings.read_units and settings.write_units:
+        units = {"ReadCapacityUnits": settings.read_units, "WriteCapacityUnits": settings.write_units}
         throughput = {"ProvisionedThroughput": units}
     indexes = [
         index(
@@ -73,19 +73,19 @@ async def describe(client: Client, name: str) -> dict[str, Any] | None:
     return table
 
 
-async def migrate(table: Table, plan: Plan, shards: int) -> list[str]:
+async def migrate(table: Table, settings: TableSettings, shards: int) -> list[str]:
     """Create what is missing and return the names of what was done."""
     done: list[str] = []
     found = await describe(table.client, table.name)
     if found is None:
-        await table.client.call("CreateTable", definition(table.name, plan))
+        await table.client.call("CreateTable", definition(table.name, settings))
         done.append(f"create table {table.name}")
     await wait_until_active(table)
-    if plan.expiry and not await expires(table):
+    if settings.expiry and not await expires(table):
         wanted = {"AttributeName": "ttl", "Enabled": True}
         await table.call("UpdateTimeToLive", {"TimeToLiveSpecification": wanted})
         done.append("let the service delete what has expired")
-    if plan.recovery and not await recoverable(table):
+    if settings.recovery and not await recoverable(table):
         wanted = {"PointInTimeRecoveryEnabled": True}
         await table.call("UpdateContinuousBackups", {"PointInTimeRecoverySpecification": wanted})
         done.append("point-in-time recovery")
@@ -160,21 +160,21 @@ async def shards_of(table: Table, wanted: int | None) -> int:
 # -- templates for users that may not create tables -------------------------------------------------------
 
 
-def cloudformation(name: str, plan: Plan) -> str:
-    made = definition(name, plan)
-    made["TimeToLiveSpecification"] = {"AttributeName": "ttl", "Enabled": plan.expiry}
-    made["PointInTimeRecoverySpecification"] = {"PointInTimeRecoveryEnabled": plan.recovery}
+def cloudformation(name: str, settings: TableSettings) -> str:
+    made = definition(name, settings)
+    made["TimeToLiveSpecification"] = {"AttributeName": "ttl", "Enabled": settings.expiry}
+    made["PointInTimeRecoverySpecification"] = {"PointInTimeRecoveryEnabled": settings.recovery}
     resource = {"Type": "AWS::DynamoDB::Table", "DeletionPolicy": "Retain", "Properties": made}
     template = {"AWSTemplateFormatVersion": "2010-09-09", "Resources": {"MainspringTable": resource}}
     return json.dumps(template, indent=2)
 
 
-def terraform(name: str, plan: Plan) -> str:
+def terraform(name: str, settings: TableSettings) -> str:
     """Return Terraform's JSON syntax: save it as mainspring.tf.json."""
-    made = definition(name, plan)
+    made = definition(name, settings)
     units: dict[str, int] = {}
-    if plan.read_units and plan.write_units:
-        units = {"read_capacity": plan.read_units, "write_capacity": plan.write_units}
+    if settings.read_units and settings.write_units:
+        units = {"read_capacity": settings.read_units, "write_capacity": settings.write_units}
     resource = {
         "name": name,
         "billing_mode": made["BillingMode"],
@@ -192,8 +192,8 @@ def terraform(name: str, plan: Plan) -> str:
             }
             for index in made["GlobalSecondaryIndexes"]
         ],
-        "ttl": {"attribute_name": "ttl", "enabled": plan.expiry},
-        "point_in_time_recovery": {"enabled": plan.recovery},
+        "ttl": {"attribute_name": "ttl", "enabled": settings.expiry},
+        "point_in_time_recovery": {"enabled": settings.recovery},
         "lifecycle": {"prevent_destroy": True},
         **units,
     }

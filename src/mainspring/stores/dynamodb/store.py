@@ -40,7 +40,7 @@ from mainspring.stores.dynamodb import (
     workers,
 )
 from mainspring.stores.dynamodb.client import Client, TableMissing
-from mainspring.stores.dynamodb.schema import MAX_SHARDS, Plan
+from mainspring.stores.dynamodb.schema import MAX_SHARDS, TableSettings
 from mainspring.stores.dynamodb.table import Table
 from mainspring.stores.engine.change import ChangeRequest, refuse_negative
 from mainspring.stores.engine.creation import refuse_unkeepable
@@ -93,7 +93,7 @@ class DynamoStore:
         patience: Millis = 60_000,
         migrate: bool = False,
         prune: bool = False,
-        plan: Plan | None = None,
+        table_settings: TableSettings | None = None,
         client: Client | None = None,
     ) -> None:
         if shards is not None and not 1 <= shards <= MAX_SHARDS:
@@ -103,7 +103,7 @@ class DynamoStore:
         self.lease = lease
         self.stall_grace = stall_grace
         self.client = client or Client(region, endpoint, profile)
-        self.plan = plan or Plan(expiry=not prune)
+        self.table_settings = table_settings or TableSettings(expiry=not prune)
         self.table = Table(self.client, table, self.clock, lease, stall_grace, patience, prunes=prune)
         self.url = safe_url(table, self.client, endpoint)
         self._wanted_shards = shards
@@ -141,16 +141,18 @@ class DynamoStore:
 
     async def migrate(self) -> list[str]:
         """Create the table and return the names of what was done."""
-        return await schema.migrate(self.table, self.plan, self._wanted_shards or schema.DEFAULT_SHARDS)
+        return await schema.migrate(self.table, self.table_settings, self._wanted_shards or schema.DEFAULT_SHARDS)
 
     def plan_table(self, *, read_units: int | None, write_units: int | None, recovery: bool) -> None:
         if (read_units is None) != (write_units is None):
             msg = "give provisioned units for reads and for writes, or for neither (then AWS bills each request)"
             raise ConfigurationError(msg)
-        self.plan = replace(self.plan, read_units=read_units, write_units=write_units, recovery=recovery)
+        self.table_settings = replace(
+            self.table_settings, read_units=read_units, write_units=write_units, recovery=recovery
+        )
 
     def template(self, form: str) -> str:
-        return schema.TEMPLATES[form](self.table.name, self.plan)
+        return schema.TEMPLATES[form](self.table.name, self.table_settings)
 
     async def _do(self, operation: Awaitable[T]) -> T:
         """Run an operation that changes jobs, and write its counts from time to time."""
@@ -179,7 +181,7 @@ class DynamoStore:
         await self.open()
         self._turn += 1
         most = sum(want.limit for want in wants) if limit is None else limit
-        request = claims.Request(worker, wants, most, solo, tasks, self._turn, self._watch.processes)
+        request = claims.ClaimRequest(worker, wants, most, solo, tasks, self._turn, self._watch.processes)
         try:
             found = await claims.claim(self.table, request)
         except BaseException:  # jobs that it took are released later; also if this task was cancelled

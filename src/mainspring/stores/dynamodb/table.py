@@ -20,9 +20,9 @@ from mainspring.stores.dynamodb.counts import DAY, LIVE_DAY, SLOTS, Counts
 from mainspring.stores.dynamodb.items import job_key, key, ttl, unstamp
 from mainspring.stores.dynamodb.local_workers import LocalWorkers
 from mainspring.stores.dynamodb.values import (
-    Change,
     Condition,
     Expressions,
+    ItemUpdate,
     Row,
     absent,
     equals,
@@ -185,7 +185,7 @@ class Table:
         answer = await self.call("UpdateItem", {**request, "ReturnValues": then})
         return unpack(answer.get("Attributes") or {})
 
-    async def update_many(self, changes: Sequence[Change]) -> list[Row | Refused]:
+    async def update_many(self, changes: Sequence[ItemUpdate]) -> list[Row | Refused]:
         """Update items independently; return each as it was before, or why its update was refused.
 
         The service rejects batch requests that name one item twice, so such updates are sent alone.
@@ -198,7 +198,7 @@ class Table:
         results = dict(zip(chain.from_iterable(parts), chain.from_iterable(done), strict=True))
         return [results[number] for number in range(len(changes))]
 
-    async def _update_part(self, changes: Sequence[Change]) -> list[Row | Refused]:
+    async def _update_part(self, changes: Sequence[ItemUpdate]) -> list[Row | Refused]:
         if len(changes) == 1:
             return [await self._update_alone(changes[0])]
         answer = await self.client.call(
@@ -207,7 +207,7 @@ class Table:
         pairs = zip(changes, answer["Responses"], strict=True)
         return await together([self._result(change, response) for change, response in pairs])
 
-    async def _result(self, change: Change, response: Mapping[str, Any]) -> Row | Refused:
+    async def _result(self, change: ItemUpdate, response: Mapping[str, Any]) -> Row | Refused:
         error = response.get("Error")
         if error is None:
             return unpack(response.get("Item") or {})
@@ -221,7 +221,7 @@ class Table:
         if error["Code"] in THROTTLED:
             self.client.left_over("BatchExecuteStatement", 1)
 
-    async def _update_alone(self, change: Change) -> Row | Refused:
+    async def _update_alone(self, change: ItemUpdate) -> Row | Refused:
         try:
             return await self.update(change.alone(), then="ALL_OLD")
         except ConditionFailed as failed:

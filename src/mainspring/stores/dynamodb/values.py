@@ -101,7 +101,7 @@ def absent(name: str) -> Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ItemUpdate:
     """An update that can be sent alone or in a batch request, in PartiQL: no other kind allows conditions."""
 
     key: Item

@@ -34,7 +34,7 @@ from mainspring.stores.dynamodb.items import (
     unstamp,
 )
 from mainspring.stores.dynamodb.table import Action, Refused, Table, together
-from mainspring.stores.dynamodb.values import Change, Row, delete, equals, exists, put, unpack, update
+from mainspring.stores.dynamodb.values import ItemUpdate, Row, delete, equals, exists, put, unpack, update
 from mainspring.stores.engine.change import woken
 
 PARTS = 4  # partitions of calls that are still to be made
@@ -117,7 +117,7 @@ async def wake_these(table: Table, name: str, waiters: Sequence[Row], call: str)
     return len(queues)
 
 
-def wake_up(table: Table, name: str, waiting: Row, call: str) -> Change:
+def wake_up(table: Table, name: str, waiting: Row, call: str) -> ItemUpdate:
     """Return the update that wakes a waiter's job.
 
     The mark also has the token, so that a void waiter does not take the write of its successor for its own.
@@ -128,7 +128,7 @@ def wake_up(table: Table, name: str, waiting: Row, call: str) -> Change:
     job = {**waiting, "SK": job_id, "priority": int(priority), **changes}
     changes |= {"woken": f"{call}#{token}", **place_waiting(job, table.shards)}
     still = [equals("status", WORDS[Status.SUSPENDED]), equals("token", int(token)), equals("waits_for", name)]
-    return Change(table.job_key(job_id), changes, still)
+    return ItemUpdate(table.job_key(job_id), changes, still)
 
 
 # -- the end of a job -------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ class ChangeRequest:
 
 
 @dataclass(slots=True)
-class Plan:
+class ChangePlan:
     """What a change does to the jobs that it found. A dry run only makes the plan."""
 
     found: Sequence[JobState]
@@ -76,12 +76,12 @@ class Plan:
         return Changed(tuple(self.changed), tuple(self.requested), self.conflicts, cursor)
 
 
-def plan(request: ChangeRequest, found: Sequence[JobState], holders: Mapping[Key, str], now: Millis) -> Plan:
+def plan(request: ChangeRequest, found: Sequence[JobState], holders: Mapping[Key, str], now: Millis) -> ChangePlan:
     """Decide what the request does to these jobs.
 
     `holders` has the live jobs that hold the dedupe keys of `wanted_keys`.
     """
-    planned = Plan(found)
+    planned = ChangePlan(found)
     match request.action:
         case Action.CANCEL:
             _cancel(planned, request.by.reason, now)
@@ -94,7 +94,7 @@ def plan(request: ChangeRequest, found: Sequence[JobState], holders: Mapping[Key
     return planned
 
 
-def _cancel(planned: Plan, reason: str, now: Millis) -> None:
+def _cancel(planned: ChangePlan, reason: str, now: Millis) -> None:
     """Cancel waiting jobs at once. Ask running ones to stop: their workers end them."""
     planned.columns = {"cancel": True, "reason": reason}
     for job in planned.found:
@@ -104,7 +104,7 @@ def _cancel(planned: Plan, reason: str, now: Millis) -> None:
             planned.ended.append((job, cancelled(job, reason, now)))
 
 
-def _retry(planned: Plan, holders: Mapping[Key, str], now: Millis) -> None:
+def _retry(planned: ChangePlan, holders: Mapping[Key, str], now: Millis) -> None:
     """Make jobs due now, with a full budget. Leave out a job if another live job holds its dedupe key."""
     planned.columns = retried(now)
     held = dict(holders)

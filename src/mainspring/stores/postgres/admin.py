@@ -12,7 +12,7 @@ from mainspring.stores import columns as declared
 from mainspring.stores.audit import note_of_halt, note_of_resume
 from mainspring.stores.documents import By, Note
 from mainspring.stores.engine.ack import JobState
-from mainspring.stores.engine.change import ALLOWED, ChangeRequest, Key, Plan, note_of, plan, wanted_keys
+from mainspring.stores.engine.change import ALLOWED, ChangePlan, ChangeRequest, Key, note_of, plan, wanted_keys
 from mainspring.stores.engine.halts import combined
 from mainspring.stores.postgres import steps, wakeups
 from mainspring.stores.postgres.acks import finish
@@ -63,7 +63,7 @@ async def live_holders(transaction: Transaction, keys: Sequence[Key]) -> dict[Ke
     return {key: holder for key, holder in found if holder is not None}
 
 
-async def carry_out(transaction: Transaction, planned: Plan, request: ChangeRequest) -> None:
+async def carry_out(transaction: Transaction, planned: ChangePlan, request: ChangeRequest) -> None:
     await finish(transaction, planned.ended)
     await update(transaction, [job.id for job in planned.updated], planned.columns)
     await restore(transaction, [job.id for job in planned.restored], planned.columns)

@@ -11,7 +11,7 @@ MAX_ITEMS = 5000  # in one transaction
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class WriteRequest:
     items: list[Any]
     future: asyncio.Future[list[Any]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -21,11 +21,11 @@ class GroupCommit:
 
     def __init__(self, write: Callable[[list[Any]], Awaitable[list[Any]]]) -> None:
         self._write = write
-        self._lines: dict[asyncio.AbstractEventLoop, list[Request]] = {}
+        self._lines: dict[asyncio.AbstractEventLoop, list[WriteRequest]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, items: list[Any]) -> list[Any]:
-        request = Request(items)
+        request = WriteRequest(items)
         loop = asyncio.get_running_loop()
         line = self._lines.get(loop)
         if line is not None:
@@ -47,7 +47,7 @@ class GroupCommit:
             for request in line:  # there are some only if this task was cancelled
                 request.future.cancel()
 
-    async def _write_together(self, group: list[Request]) -> None:
+    async def _write_together(self, group: list[WriteRequest]) -> None:
         """Write a group. If it fails, write each request separately, so that only the bad request fails."""
         try:
             results = await self._write([item for request in group for item in request.items])
@@ -63,7 +63,7 @@ class GroupCommit:
                 del results[: len(request.items)]
 
 
-def take_some(line: list[Request]) -> list[Request]:
+def take_some(line: list[WriteRequest]) -> list[WriteRequest]:
     group, items = [line.pop(0)], 0
     while line and items < MAX_ITEMS:
         items += len(line[0].items)
@@ -71,12 +71,12 @@ def take_some(line: list[Request]) -> list[Request]:
     return group
 
 
-def answer(request: Request, results: list[Any]) -> None:
+def answer(request: WriteRequest, results: list[Any]) -> None:
     if not request.future.done():  # it is done if the caller stopped waiting
         request.future.set_result(results)
 
 
-def fail(request: Request, error: BaseException) -> None:
+def fail(request: WriteRequest, error: BaseException) -> None:
     if request.future.done():
         return
     if isinstance(error, asyncio.CancelledError):

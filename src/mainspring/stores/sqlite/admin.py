@@ -12,7 +12,7 @@ from mainspring.stores.audit import note_of_halt, note_of_resume
 from mainspring.stores.columns import RESTORED
 from mainspring.stores.documents import By, Note
 from mainspring.stores.engine.ack import JobState
-from mainspring.stores.engine.change import ALLOWED, ChangeRequest, Key, Plan, note_of, plan, wanted_keys
+from mainspring.stores.engine.change import ALLOWED, ChangePlan, ChangeRequest, Key, note_of, plan, wanted_keys
 from mainspring.stores.engine.halts import combined
 from mainspring.stores.protocol import Action, Changed, Halt
 from mainspring.stores.sqlite.acks import finish
@@ -61,7 +61,7 @@ def live_holders(transaction: Transaction, keys: Sequence[Key]) -> dict[Key, str
     return {key: holder for key, holder in found if holder is not None}
 
 
-def carry_out(transaction: Transaction, planned: Plan, request: ChangeRequest) -> None:
+def carry_out(transaction: Transaction, planned: ChangePlan, request: ChangeRequest) -> None:
     finish(transaction, planned.ended)
     update(transaction, [job.id for job in planned.updated], planned.columns)
     restore(transaction, [job.id for job in planned.restored], planned.columns)

@@ -37,7 +37,7 @@ NOT_DURABLE = (*INLINE, "synchronous = NORMAL", "wal_autocheckpoint = 0")  # oth
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class WriteRequest:
     operation: Operation
     items: list[Any]
     durable: bool
@@ -56,9 +56,9 @@ class Writer:
         self._file = file
         self._clock = clock
         self._committed = committed
-        self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[WriteRequest | None] = queue.SimpleQueue()
         self._busy_until = 0.0
-        self._writing: Sequence[Request] = ()
+        self._writing: Sequence[WriteRequest] = ()
         self._link = WriteConnection(file)
         self._durable, self._not_durable = InlineConnection(file, DURABLE), InlineConnection(file, NOT_DURABLE)
         self._synchronous: tuple[sqlite3.Connection | None, str] = None, ""
@@ -74,7 +74,7 @@ class Writer:
         """Queue an operation; the future resolves when it is committed (and, if `durable`, on the disk)."""
         refuse_inside()
         future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        self._inbox.put(Request(operation, items, durable, future))
+        self._inbox.put(WriteRequest(operation, items, durable, future))
         return future
 
     def run_inline(self, operation: Operation, items: list[Any], *, durable: bool = True) -> list[Any] | None:
@@ -134,8 +134,8 @@ class Writer:
                 fail([request], StoreError("the store was closed"))
                 answer([request])
 
-    def _next_requests(self) -> tuple[bool, list[Request]]:
-        requests: list[Request] = []
+    def _next_requests(self) -> tuple[bool, list[WriteRequest]]:
+        requests: list[WriteRequest] = []
         request = self._inbox.get()
         while request is not None:
             requests.append(request)
@@ -147,7 +147,7 @@ class Writer:
                 return True, requests
         return False, requests
 
-    def _write(self, requests: list[Request]) -> None:
+    def _write(self, requests: list[WriteRequest]) -> None:
         """Write the requests; if that fails, write them one by one, so that only the bad one fails."""
         try:
             self._commit(requests, merged(requests))
@@ -157,13 +157,13 @@ class Writer:
             else:
                 self._write_singly(requests)
 
-    def _write_singly(self, requests: list[Request]) -> None:
+    def _write_singly(self, requests: list[WriteRequest]) -> None:
         try:
             self._commit(requests, lambda transaction: one_by_one(transaction, requests, self._file.explain))
         except Exception as error:  # noqa: BLE001
             fail(requests, error)
 
-    def _commit(self, requests: list[Request], work: Callable[[Transaction], None]) -> None:
+    def _commit(self, requests: list[WriteRequest], work: Callable[[Transaction], None]) -> None:
         durable = any(request.durable for request in requests)
         with self._link.use() as connection:
             self._set_synchronous(connection, "FULL" if durable else "NORMAL")
@@ -193,7 +193,7 @@ class InlineConnection(WriteConnection):
         return connection
 
 
-def merged(requests: list[Request]) -> Callable[[Transaction], None]:
+def merged(requests: list[WriteRequest]) -> Callable[[Transaction], None]:
     """Return a function that runs each operation once, for all its requests together.
 
     Operations run in the order of their first requests; claims run last.
@@ -203,7 +203,7 @@ def merged(requests: list[Request]) -> Callable[[Transaction], None]:
         if len(requests) == 1:
             run_group(transaction, requests[0].operation, requests)
             return
-        groups: dict[Operation, list[Request]] = {}
+        groups: dict[Operation, list[WriteRequest]] = {}
         for request in requests:
             groups.setdefault(request.operation, []).append(request)
         for operation in sorted(groups, key=lambda op: getattr(op, "last", False)):
@@ -212,7 +212,7 @@ def merged(requests: list[Request]) -> Callable[[Transaction], None]:
     return work
 
 
-def run_group(transaction: Transaction, operation: Operation, requests: list[Request]) -> None:
+def run_group(transaction: Transaction, operation: Operation, requests: list[WriteRequest]) -> None:
     if len(requests) == 1:
         requests[0].results = operation(transaction, requests[0].items)
         return
@@ -224,7 +224,7 @@ def run_group(transaction: Transaction, operation: Operation, requests: list[Req
 
 
 def one_by_one(
-    transaction: Transaction, requests: list[Request], explain: Callable[[sqlite3.Error], StoreError]
+    transaction: Transaction, requests: list[WriteRequest], explain: Callable[[sqlite3.Error], StoreError]
 ) -> None:
     """Run each request in its own savepoint, so that one that fails does not affect the others."""
     for request in requests:
@@ -256,14 +256,14 @@ def free_pages(connection: sqlite3.Connection, number: int) -> None:
             connection.executescript(f"PRAGMA incremental_vacuum({number})")
 
 
-def fail(requests: list[Request], error: BaseException) -> None:
+def fail(requests: list[WriteRequest], error: BaseException) -> None:
     for request in requests:
         request.error = error
 
 
-def answer(requests: list[Request]) -> None:
+def answer(requests: list[WriteRequest]) -> None:
     """Resolve the futures of the requests, with only one call per event loop: waking a loop is expensive."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Request]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[WriteRequest]] = {}
     for request in requests:
         by_loop.setdefault(request.future.get_loop(), []).append(request)
     for loop, its_requests in by_loop.items():
@@ -271,7 +271,7 @@ def answer(requests: list[Request]) -> None:
             loop.call_soon_threadsafe(resolve, its_requests)
 
 
-def resolve(requests: list[Request]) -> None:
+def resolve(requests: list[WriteRequest]) -> None:
     for request in requests:
         if request.future.done():
             continue  # its caller stopped waiting
