@@ -46,7 +46,7 @@ def test_one_of_them_as_json(store: str, capsys: pytest.CaptureFixture[str]) -> 
     (found,) = json.loads(capsys.readouterr().out)["limits"]
     assert found == {
         "kind": "limit", "name": "mail", "key": "acme", "waits_for": "limit:mail=acme", "waiting": True, "size": 2,
-        "jobs": ["job-1", "job-2"], "tokens": None, "per_second": None, "called": 0,
+        "jobs": ["job-1", "job-2"], "tokens": None, "per_second": None, "ready": 0,
     }  # fmt: skip
     assert main(["limits", "other", "--json", "--store", store]) == 0
     assert json.loads(capsys.readouterr().out) == {"limits": []}

@@ -184,11 +184,11 @@ class Model:
 
     def wake(self, key: str, number: int, now: Millis) -> int:
         waiting = [job for job in self.jobs.values() if job.status is Status.SUSPENDED and job.waits_for == key]
-        called = sorted(waiting, key=lambda job: (job.spec.priority, job.spec.id))[:number]
-        for job in called:
+        woken = sorted(waiting, key=lambda job: (job.spec.priority, job.spec.id))[:number]
+        for job in woken:
             job.apply(Move.WAKE)
             job.run_at = now
-        return len(called)
+        return len(woken)
 
     def wake_waiters_of(self, job: ModelJob, now: Millis) -> None:
         """Wake the jobs that wait for this job's end, if it has finished or is gone."""

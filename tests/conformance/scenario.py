@@ -18,7 +18,7 @@ from mainspring.testing.clock import ManualClock
 
 BY = By(actor="ana", reason="by hand")
 A_NAP = 60_000  # milliseconds for which a suspended job sleeps
-BELL = "bell"  # unless this key is called before
+BELL = "bell"  # unless this key is woken before
 PATIENCE = 5.0
 """Seconds of real time that a wake-up may take; only a failing test ever waits this long."""
 

@@ -156,7 +156,7 @@ class WakeupTests(StoreScenario):
 
     # -- being woken ------------------------------------------------------------------------------
 
-    async def test_a_call_makes_it_due(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_wake_up_makes_it_due(self, store: Store, clock: ManualClock) -> None:
         job_id = await suspended(store, "bell")
         clock.advance(5)
         assert await store.wake({"bell": 1}) == {"bell": 1}
@@ -164,7 +164,7 @@ class WakeupTests(StoreScenario):
         assert (job.status, job.run_at, job.waits_for) == (Status.PENDING, at(clock), None)
         assert (await claim_one(store)).id == job_id
 
-    async def test_a_call_rouses_a_worker(self, store: Store) -> None:
+    async def test_a_wake_up_rouses_a_worker(self, store: Store) -> None:
         await suspended(store, "bell")
         ear = Bell()
         await join(store, "w3", ear)
@@ -212,7 +212,7 @@ class WakeupTests(StoreScenario):
         assert await end(store, held, Move.SUSPEND, delay=60_000) is Status.SUSPENDED
         assert await store.wake({"bell": 1}) == {"bell": 0}  # it waits for nothing now but its time
 
-    async def test_after_a_call_the_timeout_is_forgotten(self, store: Store, clock: ManualClock) -> None:
+    async def test_after_a_wake_up_the_timeout_is_forgotten(self, store: Store, clock: ManualClock) -> None:
         await suspended(store, "bell", delay=60_000)
         await store.wake({"bell": 1})
         held = await claim_one(store)
@@ -249,7 +249,9 @@ class WakeupTests(StoreScenario):
     # -- waiting for another job's end -----------------------------------------------------------------
 
     @pytest.mark.parametrize("move", [Move.DONE, Move.DEAD, Move.CANCEL])
-    async def test_the_end_of_a_job_is_called(self, store: Store, clock: ManualClock, move: Move) -> None:
+    async def test_the_end_of_a_job_wakes_those_that_wait_for_it(
+        self, store: Store, clock: ManualClock, move: Move
+    ) -> None:
         child = await running(store)
         parent = await suspended(store, end_of(child.id))
         other = await suspended(store, end_of(await put(store, queue="others")))

@@ -11,8 +11,8 @@ durable       durable functions: steps, sleeps, signals, children
 schedules     jobs at the times of a rule
 people        people and their occasions
 
-Each feature has a feature.py, with a class that derives from `Feature` (mainspring/feature.py). The other files have
-the same names everywhere too; a file that is not needed is missing.
+Each feature has a feature.py, with a class that derives from `Feature` (mainspring/feature.py). Its other files
+have these names, where it needs them. A larger feature has further files, which its `__init__` lists.
 
 options  what a program declares, checked and typed
 rules    pure decisions

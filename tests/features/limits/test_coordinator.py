@@ -9,14 +9,14 @@ from mainspring.features.limits import coordinator as coordinator_module
 from mainspring.features.limits.coordinator import LimitCoordinator
 from mainspring.features.limits.options import Ticket
 from mainspring.features.limits.rules import Acquire, Release
-from mainspring.features.limits.state import Slots, state_in
+from mainspring.features.limits.storage import Slots, state_in
 from mainspring.stores.sqlite import MemoryStore
 
 FEW = 10
 
 
 async def test_a_forgotten_limit_is_read_again_before_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a run that leaves would seem to hold nothing, and who waits for its place would not be called."""
+    """Else a run that leaves would seem to hold nothing, and the job that waits for its slot would not be woken."""
     monkeypatch.setattr(coordinator_module, "MAX_KNOWN", FEW)
     store = MemoryStore()
     coordinator = LimitCoordinator(store)

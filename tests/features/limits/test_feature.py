@@ -15,7 +15,7 @@ from mainspring import Limit, Mainspring, Rate
 from mainspring.errors import StoreUnavailable
 from mainspring.features.limits import LimitState
 from mainspring.features.limits.options import COLLECTION
-from mainspring.features.limits.state import Slots
+from mainspring.features.limits.storage import Slots
 from mainspring.job import Move, NewJob, Outcome, Status
 from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.protocol import EVERY_QUEUE, Want, WorkerInfo
@@ -212,8 +212,8 @@ async def put_inside(app: Mainspring, holders: dict[str, int], *, waiting: bool 
     await app.store.write([Bundle((Write(Key(COLLECTION, "limit:work", ""), data),))])
 
 
-async def test_a_call_that_got_lost_is_made_up_for() -> None:
-    """The process that gave up the place died before it could call the next one."""
+async def test_a_lost_wake_up_is_made_up_for() -> None:
+    """The process that released the slot died before it could wake the next job."""
     app = Mainspring("memory://")
     ran: list[str] = []
 
@@ -253,7 +253,7 @@ async def test_a_limit_that_was_raised_holds_for_those_that_wait(new_app: NewApp
 
 
 async def work_again(app: Mainspring, crowd: Crowd) -> None:
-    """Another job comes along, and with its end the others are called."""
+    """Another job comes along, and with its end the others are woken."""
     del crowd
     await app.tasks["work"].enqueue(who="a")
 
@@ -311,7 +311,7 @@ async def test_an_end_that_could_not_be_told_is_told_again(moment: str) -> None:
         await eventually(lambda: blocked(app, 1))
         lose_once(app, "write" if moment == "before" else "wake")
         crowd.open.set()
-        if moment == "after":  # the call is owed, and made with whatever comes next
+        if moment == "after":  # the wake-up is owed, and made with whatever comes next
             await eventually(lambda: completed(app, 1))
             await task.enqueue(who="b")
             await eventually(lambda: completed(app, 3))

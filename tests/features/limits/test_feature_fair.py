@@ -15,7 +15,7 @@ from mainspring import Context, Fair, Limit, Mainspring, Rate, Retry
 from mainspring.errors import ConfigurationError, Discard, InvalidPayload, StoreError, SystemHalted
 from mainspring.features.limits.fair_share import FairShare
 from mainspring.features.limits.feature import LimitsFeature
-from mainspring.features.limits.state import EXPECTED_FOR, LOST_AFTER, UNWRITTEN_FOR, Turns
+from mainspring.features.limits.storage import EXPECTED_FOR, LOST_AFTER, UNWRITTEN_FOR, Turns
 from mainspring.job import Status
 from mainspring.stores.documents import Bundle
 from mainspring.stores.protocol import Store
@@ -246,7 +246,7 @@ async def test_what_was_not_inserted_takes_no_room() -> None:
     assert await statuses(app) == {Status.PENDING: 2}
 
 
-async def test_calls_are_lost_only_if_nothing_of_the_key_is_ready() -> None:
+async def test_wake_ups_are_lost_only_if_nothing_of_the_key_is_ready() -> None:
     app = Mainspring("memory://")
     ran: list[str] = []
 
@@ -260,7 +260,7 @@ async def test_calls_are_lost_only_if_nothing_of_the_key_is_ready() -> None:
         kit.clock.advance(LOST_AFTER / 1000 + 1)
         await app.runtime.timers.run_due()
         assert await statuses(app) == {Status.PENDING: 2, Status.SUSPENDED: 2}  # nobody works: they may come yet
-        await app.jobs.cancel(first.id)  # the call is lost with it
+        await app.jobs.cancel(first.id)  # the wake-up is lost with it
         kit.clock.advance(21)
         await app.runtime.timers.run_due()
         assert await statuses(app) == {Status.CANCELLED: 1, Status.PENDING: 2, Status.SUSPENDED: 1}
@@ -268,7 +268,7 @@ async def test_calls_are_lost_only_if_nothing_of_the_key_is_ready() -> None:
         assert Counter(ran) == {"a": 2, "b": 1}
 
 
-async def test_a_process_that_dies_before_it_calls_the_next_does_not_stop_the_line_for_ever(
+async def test_a_process_that_dies_before_it_wakes_the_next_does_not_stop_the_line_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     app = Mainspring("memory://")
@@ -314,13 +314,13 @@ async def test_a_turn_is_passed_on_without_a_write(new_app: NewApp) -> None:
 
 
 async def test_a_count_that_was_not_confirmed_for_long_is_written_again() -> None:
-    turns = Turns(1, waiting=True, called=1, called_at=0)
+    turns = Turns(1, waiting=True, woken=1, woken_at=0)
     before = turns.to_data()
-    turns.depart("job", 1, called=True)
-    assert turns.call(1, UNWRITTEN_FOR - 1) == 1
+    turns.depart("job", 1, had_turn=True)
+    assert turns.wake(1, UNWRITTEN_FOR - 1) == 1
     assert not turns.differs(before)
-    turns.depart("job", 1, called=True)
-    assert turns.call(1, UNWRITTEN_FOR) == 1
+    turns.depart("job", 1, had_turn=True)
+    assert turns.wake(1, UNWRITTEN_FOR) == 1
     assert turns.differs(before)
 
 
@@ -362,15 +362,15 @@ async def test_a_retry_asks_for_its_turn(new_app: NewApp) -> None:
 async def test_a_wake_up_without_a_waiting_job_is_taken_back() -> None:
     turns = Turns(3)
     turns.note(0)
-    assert (turns.call(5, 0), turns.room) == (3, 0)
+    assert (turns.wake(5, 0), turns.room) == (3, 0)
     turns.nobody_came(2, 1)
     assert (turns.room, turns.waiting) == (2, True)  # they may be on their way
     turns.nobody_came(0, EXPECTED_FOR + 2)
     assert not turns.waiting
-    turns.give_up_calls(LOST_AFTER)
-    assert turns.called == 1
-    turns.give_up_calls(LOST_AFTER + 1)
-    assert turns.called == 0
+    turns.give_up_woken(LOST_AFTER)
+    assert turns.woken == 1
+    turns.give_up_woken(LOST_AFTER + 1)
+    assert turns.woken == 0
 
 
 def test_the_busy_share_the_slots() -> None:

@@ -84,10 +84,10 @@ async def test_a_standby_is_dismissed_once_this_worker_holds_no_slot() -> None:
 
 
 @pytest.mark.slow
-async def test_short_jobs_hand_over_without_being_called(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_short_jobs_hand_over_without_being_woken(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mainspring.features.limits.feature.QUICK_SECONDS", 60.0)  # the machine may be busy
     monkeypatch.setattr("mainspring.worker.admission.HANDOVER_WAIT", 60.0)
-    app, called = new_app(), list[int]()
+    app, woken = new_app(), list[int]()
     inside, most, jobs = 0, 0, 24
 
     @app.task(limits=Limit(1))
@@ -101,7 +101,7 @@ async def test_short_jobs_hand_over_without_being_called(new_app: NewApp, monkey
     wake = app.store.wake
 
     async def counting(keys: Mapping[str, int]) -> dict[str, int]:
-        called.append(sum(keys.values()))
+        woken.append(sum(keys.values()))
         return await wake(keys)
 
     app.store.wake = counting  # type: ignore[method-assign]
@@ -113,7 +113,7 @@ async def test_short_jobs_hand_over_without_being_called(new_app: NewApp, monkey
     async with working(app, concurrency=5):
         await eventually(done)
     assert most == 1
-    assert len(called) < jobs * 2 / 3  # each would be called on its own
+    assert len(woken) < jobs * 2 / 3  # each would be woken on its own
 
 
 async def test_a_place_that_came_too_late_is_given_back() -> None:

@@ -1,4 +1,4 @@
-"""Who may start, and who is called."""
+"""Which jobs may start, and which are woken."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mainspring.features.limits.rules import (
     decide,
     state_of,
 )
-from mainspring.features.limits.state import Slots, State
+from mainspring.features.limits.storage import Slots, State
 from mainspring.stores.documents import Key
 
 ALL = Ticket(Limit(3, name="all"), "")
@@ -74,15 +74,15 @@ def test_a_job_that_runs_again_has_its_own_place_and_its_zombie_cannot_give_it_u
 def test_a_free_slot_wakes_a_job_only_if_one_waits() -> None:
     office = Office(ACME)
     office(Acquire("a", 1, (ACME,)))
-    assert not office(Release("a", 1, (ACME,))).calls
+    assert not office(Release("a", 1, (ACME,))).wakeups
     office(Acquire("a", 2, (ACME,)), Wait((ACME,)))
-    assert office(Release("a", 2, (ACME,)), Release("a", 2, (ACME,))).calls == {ACME.document: 1}
+    assert office(Release("a", 2, (ACME,)), Release("a", 2, (ACME,))).wakeups == {ACME.document: 1}
 
 
 def test_a_wait_finds_a_slot_that_was_freed_meanwhile() -> None:
     office = Office(ALL)
     office(Acquire("a", 1, (ALL,)))
-    assert office(Wait((ALL,))).calls == {ALL.document: 2}
+    assert office(Wait((ALL,))).wakeups == {ALL.document: 2}
 
 
 def test_a_wake_up_of_a_job_blocked_elsewhere_goes_to_the_next() -> None:
@@ -90,7 +90,7 @@ def test_a_wake_up_of_a_job_blocked_elsewhere_goes_to_the_next() -> None:
     office(Acquire("a", 1, (ALL, ACME)), Wait((ALL,)))
     decision = office(Acquire("b", 1, (ALL, ACME)))
     assert decision.refused == {("b", 1): ACME}
-    assert decision.calls == {ALL.document: 1}
+    assert decision.wakeups == {ALL.document: 1}
 
 
 def test_rates_and_limits_together() -> None:

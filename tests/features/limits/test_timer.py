@@ -9,7 +9,7 @@ import pytest
 
 from mainspring import Fair, Limit, Mainspring, Rate
 from mainspring.features.limits.options import COLLECTION
-from mainspring.features.limits.state import UNUSED_RETENTION, Bucket, Slots, State, Turns
+from mainspring.features.limits.storage import UNUSED_RETENTION, Bucket, Slots, State, Turns
 from mainspring.features.limits.timer import EMPTY_FOR, LimitTimer, may_be_wrong
 from mainspring.ids import new_id
 from mainspring.job import UNTIL_WOKEN, NewJob, Status
@@ -109,7 +109,7 @@ async def test_jobs_of_a_fair_key_that_are_not_out_of_the_line_are_not_counted(n
 
     await suspend(app, "fair:work=a", number=3)
     await work.enqueue(who="a")
-    await keep(app, "fair:work", Turns(2, {}, waiting=True, called=2, called_at=app.store.clock.now()), "a")
+    await keep(app, "fair:work", Turns(2, {}, waiting=True, woken=2, woken_at=app.store.clock.now()), "a")
     await app.runtime.timers.recover()
     assert await statuses(app) == {Status.PENDING: 2, Status.SUSPENDED: 2}
 

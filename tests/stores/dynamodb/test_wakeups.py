@@ -1,4 +1,4 @@
-"""Those who wait are called once, whoever dies or loses an answer on the way; and steps go when their job has gone."""
+"""Waiting jobs are woken once, even if a process dies or an answer is lost. Steps go after their job."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ async def waiters(store: DynamoStore, name: str) -> int:
     return len(await store.table.rows(partition(name)))
 
 
-async def calls_left(store: DynamoStore) -> int:
-    return sum([len(await store.table.rows(f"calls#{part}")) for part in range(4)])
+async def pending_wakeups(store: DynamoStore) -> int:
+    return sum([len(await store.table.rows(f"wakeups#{part}")) for part in range(4)])
 
 
 async def save(store: DynamoStore, held: Claim, *steps: Step, jobs: tuple[NewJob, ...] = ()) -> list[Inserted] | None:
@@ -61,7 +61,7 @@ async def save(store: DynamoStore, held: Claim, *steps: Step, jobs: tuple[NewJob
 
 @pytest.mark.parametrize("fault", Fault)
 @pytest.mark.parametrize("number", [1, 3])
-async def test_a_call_wakes_as_many_as_it_is_for(store: FreshStore, fault: Fault, number: int) -> None:
+async def test_a_wake_up_wakes_as_many_as_it_is_for(store: FreshStore, fault: Fault, number: int) -> None:
     await store.insert([new_job(waits_for="bell") for _ in range(5)])
     client_of(store).plan = once(fault, "UpdateItem" if number == 1 else "BatchExecuteStatement")
     assert await store.wake({"bell": number}) == {"bell": number}
@@ -134,7 +134,9 @@ def dies_after(operation: str) -> Any:
 
 
 @pytest.mark.parametrize("way", [Move.DONE, Move.DEAD, Action.CANCEL, Action.DELETE])
-async def test_a_call_that_its_process_did_not_live_to_make_is_made_by_others(programs: Programs, way: Any) -> None:
+async def test_a_wake_up_that_its_process_did_not_live_to_carry_out_is_carried_out_by_others(
+    programs: Programs, way: Any
+) -> None:
     store, other = await programs.another(budget=0.0), programs.first
     await join(store, "w1")
     await join(other, "w2")
@@ -154,19 +156,19 @@ async def test_a_call_that_its_process_did_not_live_to_make_is_made_by_others(pr
     assert await status_of(other, parent) is Status.SUSPENDED
     await other.reap()
     assert await status_of(other, parent) is Status.PENDING
-    assert await calls_left(other) == 0
+    assert await pending_wakeups(other) == 0
 
 
-async def test_an_end_that_is_called_leaves_nothing(store: FreshStore) -> None:
+async def test_an_end_whose_waiters_were_woken_leaves_nothing(store: FreshStore) -> None:
     await join(store, "w1")
     child = await running(store)
     await suspended(store, end_of(child.id))
     await end(store, child, Move.DONE)
-    assert await calls_left(store) == 0
+    assert await pending_wakeups(store) == 0
     assert await waiters(store, end_of(child.id)) == 0
 
 
-async def test_a_call_that_is_made_late_does_not_unmake_that_of_a_later_end(programs: Programs) -> None:
+async def test_a_late_wake_up_does_not_undo_that_of_a_later_end(programs: Programs) -> None:
     """Between its waking and its tidying up the job is retried by hand, waited for and ended again."""
     store, other = programs.first, await programs.another()
     await join(store, "w1")
@@ -177,7 +179,7 @@ async def test_a_call_that_is_made_late_does_not_unmake_that_of_a_later_end(prog
     parents: list[str] = []
 
     async def call(operation: str, request: Any) -> dict[str, Any]:
-        if operation == "DeleteItem" and request["Key"]["PK"]["S"].startswith("calls#") and not parents:
+        if operation == "DeleteItem" and request["Key"]["PK"]["S"].startswith("wakeups#") and not parents:
             await by_hand(other, Action.RETRY, child.id)
             again = await claim_one(other, worker="w2", queue="default")
             parents.append(await suspended(other, end_of(child.id), queue="parents"))
@@ -215,7 +217,7 @@ async def test_an_end_and_one_who_begins_to_wait_for_it_do_not_miss_each_other(p
 
         await asyncio.gather(wait(), end(store, child, Move.DONE if number % 3 else Move.DEAD))
         assert await status_of(store, parent.id) is Status.PENDING
-    assert await calls_left(store) == 0
+    assert await pending_wakeups(store) == 0
 
 
 async def test_many_may_begin_to_wait_for_one_end_at_once(programs: Programs) -> None:
@@ -232,14 +234,14 @@ async def test_many_may_begin_to_wait_for_one_end_at_once(programs: Programs) ->
     assert statuses == {Status.PENDING}
 
 
-async def test_of_a_call_and_the_time_one_comes_first(programs: Programs, clock: ManualClock) -> None:
+async def test_of_a_wake_up_and_the_due_time_one_comes_first(programs: Programs, clock: ManualClock) -> None:
     store, other = programs.first, await programs.another()
     await join(store, "w1")
     for number in range(10):
         job_id = await suspended(store, f"bell-{number}", delay=1000)
         clock.advance(1)
         held, woken = await asyncio.gather(claim(store), other.wake({f"bell-{number}": 1}))
-        if not held:  # the call came between its look and its write
+        if not held:  # the wake-up came between its look and its write
             assert woken == {f"bell-{number}": 1}
             held = await claim(store)
         assert [one.id for one in held] == [job_id]
@@ -266,7 +268,7 @@ async def test_who_suspends_again_is_not_woken_by_what_is_left_of_before(
 
 
 async def test_what_is_left_of_before_does_not_count_as_woken(programs: Programs, clock: ManualClock) -> None:
-    """Both of its items are tried at once. If the void one comes second, it finds the job woken, by the same call."""
+    """Both of its items are tried at once. If the void one comes second, it finds the job woken by the same `wake`."""
     store, other = await programs.another(), programs.first
     await join(store, "w1")
     again = await suspended(store, "bell", delay=1000, priority=Priority.HIGH)
@@ -367,7 +369,7 @@ async def test_one_who_waits_and_its_job_may_come_in_one_page(store: FreshStore)
     assert await status_of(store, parent) is Status.PENDING
 
 
-async def test_a_call_that_was_not_made_is_made_before_jobs_are_copied(programs: Programs) -> None:
+async def test_a_pending_wake_up_is_carried_out_before_jobs_are_copied(programs: Programs) -> None:
     store, other = await programs.another(budget=0.0), programs.first
     await join(store, "w1")
     child = await running(store)

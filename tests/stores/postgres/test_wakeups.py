@@ -163,11 +163,11 @@ async def test_whoever_waits_is_woken_or_sees_the_end(programs: list[PostgresSto
     await assert_sound(programs[0])
 
 
-# -- several call at once ---------------------------------------------------------------------------
+# -- several wake at once ---------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-async def test_not_more_are_woken_than_were_called(programs: list[PostgresStore]) -> None:
+async def test_not_more_are_woken_than_were_asked_for(programs: list[PostgresStore]) -> None:
     await programs[0].insert([new_job(waits_for="bell", priority=number % 4) for number in range(100)])
     for _ in range(5):
         woken = await asyncio.gather(*(store.wake({"bell": 3}) for store in programs))
@@ -181,15 +181,15 @@ async def test_not_more_are_woken_than_were_called(programs: list[PostgresStore]
 async def test_who_is_locked_by_somebody_who_lets_him_be_is_woken_all_the_same(
     stores: Stores, store: PostgresStore
 ) -> None:
-    """A dry run, or a claim that was cut: nobody would call again."""
+    """A dry run, or a claim that was cut: no other process would wake it."""
     job = new_job(waits_for="bell")
     await store.insert([job])
     with stores.connect() as other:
         other.execute(f"SELECT 1 FROM {stores.schema}.jobs WHERE id = %s FOR UPDATE".encode(), (job.id,))
-        calling = await meanwhile(stores, store.wake({"bell": 1}))
-        assert not calling.done()
+        waking = await meanwhile(stores, store.wake({"bell": 1}))
+        assert not waking.done()
         other.rollback()
-    assert await calling == {"bell": 1}
+    assert await waking == {"bell": 1}
     assert (await claim_one(store)).id == job.id
 
 

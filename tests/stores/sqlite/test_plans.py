@@ -144,7 +144,7 @@ AS_GOOD = (
 LEVEL = "mainspring_jobs USING INDEX mainspring_jobs_waiting (queue=? AND priority=?"
 
 SUSPECT = "mainspring_jobs USING INDEX mainspring_jobs_suspect (queue=?"
-CALLED = "mainspring_jobs USING INDEX mainspring_jobs_called"
+TO_WAKE = "mainspring_jobs USING INDEX mainspring_jobs_to_wake"
 ASIDE = "mainspring_jobs USING INDEX mainspring_jobs_aside (queue=?"
 HEADS = [f"{SUSPECT})", f"{ASIDE})", *[f"{LEVEL})"] * 4]
 
@@ -200,9 +200,9 @@ INTENDED = {
     "ARCHIVE": (_statement(acks.ARCHIVE, 16, 11), [BY_ROW]),
     "ARCHIVE_COMPLETED": (_statement(acks.ARCHIVE_COMPLETED, 16, 5), [BY_ROW]),
     "REMOVE": (acks.REMOVE, [BY_ROW]),
-    "WAITING_FOR": (_statement(wakeups.WAITING_FOR, 16, 1), [f"{CALLED} (waits_for=?)"]),
-    "ANY_WAITER_FOR_AN_END": (wakeups.ANY_WAITER_FOR_AN_END, [f"{CALLED} (waits_for>? AND waits_for<?)"]),
-    "WAITING_FOR_ENDS": (wakeups.WAITING_FOR_ENDS, [f"{CALLED} (waits_for=?)"]),
+    "WAITING_FOR": (_statement(wakeups.WAITING_FOR, 16, 1), [f"{TO_WAKE} (waits_for=?)"]),
+    "ANY_WAITER_FOR_AN_END": (wakeups.ANY_WAITER_FOR_AN_END, [f"{TO_WAKE} (waits_for>? AND waits_for<?)"]),
+    "WAITING_FOR_ENDS": (wakeups.WAITING_FOR_ENDS, [f"{TO_WAKE} (waits_for=?)"]),
     "WAKE": (wakeups.WAKE, [BY_ROW]),
     "OF_JOB": (durable.OF_JOB, ["mainspring_steps USING PRIMARY KEY (job_id=?)"]),
     "LOST": (maintenance.LOST, [BY_ID]),

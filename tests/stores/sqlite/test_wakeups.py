@@ -24,7 +24,7 @@ async def suspended(store: SqliteStore, waits_for: str) -> str:
     return held.id
 
 
-async def test_who_call_together_share_those_who_wait(store: SqliteStore) -> None:
+async def test_wake_ups_at_once_share_the_waiting_jobs(store: SqliteStore) -> None:
     for _ in range(3):
         await suspended(store, "bell")
     answers = await together(store, *(store.wake({"bell": 2, "door": number}) for number in range(3)))

@@ -1,7 +1,7 @@
 """Limits how many jobs run at once and how many start in a period: of a task, a queue or a key, across all workers.
 
 options      what a program declares, and which limits a job needs
-state        slots of a `Limit`, bucket of a `Rate`, turns of one key of a `Fair` task; each is a document
+storage      slots of a `Limit`, bucket of a `Rate`, turns of one key of a `Fair` task; each is a document
 rules        which of the jobs that ask may start, and how many of those that wait are woken
 coordinator  decides and writes, by compare-and-set, many requests at a time
 fair_share   how many jobs of one fair key may be ready or running

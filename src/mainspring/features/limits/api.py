@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mainspring.features.limits.options import COLLECTION, Limit, call_of
-from mainspring.features.limits.state import Bucket, State, Turns, states_in
+from mainspring.features.limits.options import COLLECTION, Limit, wait_key
+from mainspring.features.limits.storage import Bucket, State, Turns, states_in
 from mainspring.services import Services
 from mainspring.stores.documents import Key
 from mainspring.stores.paging import pages
@@ -24,11 +24,11 @@ class LimitState:
     jobs: tuple[str, ...] = ()  # the jobs that hold its slots
     tokens: float | None = None  # only of a rate
     per_second: float | None = None  # only of a rate
-    called: int = 0  # only of a fair key: how many more jobs are ready or running
+    ready: int = 0  # only of a fair key: how many more jobs are ready or running
 
     @property
     def used(self) -> int:
-        return len(self.jobs) + self.called
+        return len(self.jobs) + self.ready
 
 
 class Limits:
@@ -52,8 +52,8 @@ class Limits:
 
 def shown(key: Key, state: State) -> LimitState:
     kind, _, name = key.group.partition(":")
-    limit = LimitState(kind, name, key.id, call_of(key), state.waiting, 0)
+    limit = LimitState(kind, name, key.id, wait_key(key), state.waiting, 0)
     if isinstance(state, Bucket):
         return replace(limit, size=state.burst, tokens=round(state.tokens, 3), per_second=state.drip * 1000)
-    called = state.called if isinstance(state, Turns) else 0
-    return replace(limit, size=state.size, jobs=tuple(state.holders), called=called)
+    ready = state.woken if isinstance(state, Turns) else 0
+    return replace(limit, size=state.size, jobs=tuple(state.holders), ready=ready)

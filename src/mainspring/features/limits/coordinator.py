@@ -16,19 +16,19 @@ from typing import NamedTuple
 from mainspring.clock import Millis
 from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.features.limits.fair_share import FairShare
-from mainspring.features.limits.options import Fair, Ticket, call_of
+from mainspring.features.limits.options import Fair, Ticket, wait_key
 from mainspring.features.limits.rules import (
     Acquire,
     LimitDecision,
     LimitRequest,
     Prefetch,
     Wait,
-    call_next,
     cases,
     decide,
     state_of,
+    wake_next,
 )
-from mainspring.features.limits.state import FAIR, Bucket, Slots, State, Turns, state_in, write_of, written
+from mainspring.features.limits.storage import FAIR, Bucket, Slots, State, Turns, state_in, write_of, written
 from mainspring.features.limits.token_cache import TOKENS_AHEAD, USABLE_FOR, Portion, TokenCache, most_drawn, returnable
 from mainspring.job import Status
 from mainspring.json_text import read_object
@@ -81,7 +81,7 @@ class LimitCoordinator:
         self._returning: set[Key] = set()  # a check for unused tokens is planned
         self._none_waits: dict[Key, Millis] = {}  # the `noted_at` of the state in which no job was found waiting
         self._looked: dict[Key, float] = {}  # when the holders were last checked
-        self._called: dict[Key, float] = {}  # when jobs were last woken
+        self._woken_at: dict[Key, float] = {}  # when jobs were last woken
         self._gone: dict[Key, set[tuple[str, int]]] = {}  # holders that do not run any more
         self._owed: Counter[Key] = Counter()  # jobs still to be woken
         self._random = random.Random()  # noqa: S311 - pauses
@@ -147,7 +147,7 @@ class LimitCoordinator:
                 for submission in submissions:
                     submission.answer.set_result(decision)
             self._drawing.clear()
-            await self._call()
+            await self._wake()
 
     # -- one round ------------------------------------------------------------------------------
 
@@ -196,8 +196,8 @@ class LimitCoordinator:
         before = {key: state.to_data() for key, state in states.items()}
         freed = {key: self._drop_gone(key, state) for key, state in states.items() if key in self._gone}
         decision = decide(requests, states, now)
-        self._call_more(decision, states, freed)
-        call_next(decision, states, now, known=self._none_waits)
+        self._wake_more(decision, states, freed)
+        wake_next(decision, states, now, known=self._none_waits)
         drawn = draw_ahead(states, decision.taken, requests)
         changed = [(key, state) for key, state in states.items() if state.differs(before[key])]
         writes = tuple(write_of(key, state, self._known.get(key), now) for key, state in changed)
@@ -233,14 +233,14 @@ class LimitCoordinator:
     def _time(self) -> float:
         return self.store.clock.monotonic()
 
-    def _call_more(self, decision: LimitDecision, states: Mapping[Key, State], freed: Mapping[Key, int]) -> None:
+    def _wake_more(self, decision: LimitDecision, states: Mapping[Key, State], freed: Mapping[Key, int]) -> None:
         """Wake jobs for the slots of dead runs and, now and then, for all free slots, as a wake-up may be lost."""
         for key, state in states.items():
             if isinstance(state, Slots) and not isinstance(state, Turns) and state.waiting and state.room:
-                if self._time() - self._called.get(key, 0) > WAKE_ALL_EVERY:
-                    decision.calls[key] = state.room
+                if self._time() - self._woken_at.get(key, 0) > WAKE_ALL_EVERY:
+                    decision.wakeups[key] = state.room
                 elif number := freed.get(key, 0):
-                    decision.calls[key] = min(state.room, decision.calls[key] + number)
+                    decision.wakeups[key] = min(state.room, decision.wakeups[key] + number)
 
     async def _look_for_gone(self, refused: Sequence[Case]) -> set[Key]:
         """Find holders that do not run any more; return the limits that they block."""
@@ -265,7 +265,7 @@ class LimitCoordinator:
     def _forget_if_many(self) -> None:
         """Limit the memory used. Tokens that are forgotten can be taken again."""
         if len(self._known) > MAX_KNOWN:
-            for memory in (self._known, self._looked, self._called, self._gone, self._token_caches, self._none_waits):
+            for memory in (self._known, self._looked, self._woken_at, self._gone, self._token_caches, self._none_waits):
                 memory.clear()
 
     async def _write(self, made: Sequence[Case]) -> set[Case]:
@@ -283,7 +283,7 @@ class LimitCoordinator:
                 self._left_over.pop(write.key, None)
                 self._token_caches.setdefault(write.key, TokenCache()).add(case.drawn[write.key], now)
                 self._plan_return(write.key, case)
-        self._owed.update({key: number for key, number in case.decision.calls.items() if number})
+        self._owed.update({key: number for key, number in case.decision.wakeups.items() if number})
 
     def _plan_return(self, key: Key, case: Case) -> None:
         """Plan to return tokens that this process does not use, while that is possible: others may need them."""
@@ -307,18 +307,18 @@ class LimitCoordinator:
 
     # -- waking jobs that wait --------------------------------------------------------------------
 
-    async def _call(self) -> None:
+    async def _wake(self) -> None:
         """Wake jobs. If the store does not answer, the next round retries; without one, the timer finds free slots."""
         if not self._owed:
             return
-        calls, now = dict(self._owed), self.store.clock.now()
+        wakeups, now = dict(self._owed), self.store.clock.now()
         self._owed.clear()
-        self._called |= dict.fromkeys(calls, self._time())
+        self._woken_at |= dict.fromkeys(wakeups, self._time())
         try:
-            missed = await call(self.store, calls, self._known, now)
+            missed = await wake(self.store, wakeups, self._known, now)
         except StoreError as error:
-            self._owed.update(calls)
-            log.warning("call_failed", limits=len(calls), error=str(error))
+            self._owed.update(wakeups)
+            log.warning("wakeup_failed", limits=len(wakeups), error=str(error))
             return
         for key, document in missed.items():
             self._remember_none_waits(key, document)
@@ -366,8 +366,8 @@ async def gone(store: Store, holders: Iterable[tuple[str, int]]) -> set[tuple[st
     return asked - {(job.id, job.token) for job in jobs if job.status is Status.RUNNING}
 
 
-async def call(
-    store: Store, calls: Mapping[Key, int], documents: Mapping[Key, Document], now: Millis
+async def wake(
+    store: Store, wakeups: Mapping[Key, int], documents: Mapping[Key, Document], now: Millis
 ) -> dict[Key, Document | None]:
     """Wake up to the given number of jobs for each limit. If fewer are found, write that no job waits any more.
 
@@ -375,8 +375,8 @@ async def call(
     It checks once more after it is suspended, and finds either the free slot or a document that has changed. Return the
     documents for which fewer were found, as they are now; None for one that is gone or that another process wrote.
     """
-    woken: Counter[str] = Counter(await store.wake({call_of(key): number for key, number in calls.items()}))
-    missing = {key: number - woken[call_of(key)] for key, number in calls.items()}
+    woken: Counter[str] = Counter(await store.wake({wait_key(key): number for key, number in wakeups.items()}))
+    missing = {key: number - woken[wait_key(key)] for key, number in wakeups.items()}
     before = {key: documents[key] for key, number in missing.items() if number > 0 and key in documents}
     after = await note_missing(store, list(before.values()), missing, now)
     for _ in range(MAX_NOTE_TRIES):  # no other process knows that fewer jobs were woken than are counted

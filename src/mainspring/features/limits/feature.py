@@ -72,7 +72,7 @@ class LimitsFeature(Feature):
         for ticket, jobs in groups.items():
             mark(jobs, ticket.key)
             for job in jobs[decision.ready[admits[ticket]] :]:
-                job.waits_for, job.run_at = ticket.call, None
+                job.waits_for, job.run_at = ticket.wait_key, None
         enqueue.afterwards.append(partial(self._enqueued, groups))
 
     async def _enqueued(self, groups: Mapping[Ticket, Sequence[NewJob]], created: Collection[str]) -> None:
@@ -151,7 +151,7 @@ class LimitsFeature(Feature):
         refusals: dict[str, Refusal] = {}
         for claim, acquire, release in asking:
             if (obstacle := decision.refused.get((claim.id, claim.token))) is not None:
-                recheck = rechecks.setdefault(obstacle.call, partial(self._line_up, obstacle))
+                recheck = rechecks.setdefault(obstacle.wait_key, partial(self._line_up, obstacle))
                 refusals[claim.id] = blocked(claim, obstacle, recheck, loop.standbys.wait(obstacle, acquire, release))
             else:
                 self._let_in(release)
@@ -228,7 +228,7 @@ def requests_of(job: Candidate, tickets: tuple[Ticket, ...]) -> tuple[Acquire, R
     turn = [ticket for ticket in tickets if fresh and isinstance(ticket.limit, Fair) and ticket.key == job.option]
     asked = tuple(ticket for ticket in tickets if ticket not in turn)
     places = (ticket for ticket in asked if not isinstance(ticket.limit, Rate))
-    return Acquire(*run, asked), Release(*run, (*turn, *places), called=bool(turn))
+    return Acquire(*run, asked), Release(*run, (*turn, *places), had_turn=bool(turn))
 
 
 def blocked(claim: Claim, by: Ticket, recheck: Recheck, pending: asyncio.Future[bool] | None) -> Refusal:
@@ -237,7 +237,7 @@ def blocked(claim: Claim, by: Ticket, recheck: Recheck, pending: asyncio.Future[
         Move.SUSPEND,
         recheck=recheck,
         pending=pending,
-        waits_for=by.call,
+        waits_for=by.wait_key,
         delay=UNTIL_WOKEN,
         blocked=True,
         reason=f"waits for the {by}" if not isinstance(by.limit, Fair) else f"waits for its turn among {by.key}'s",

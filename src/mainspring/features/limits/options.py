@@ -130,8 +130,8 @@ class Ticket:
         object.__setattr__(self, "document", document)
 
     @property
-    def call(self) -> str:
-        return call_of(self.document)
+    def wait_key(self) -> str:
+        return wait_key(self.document)
 
     def __str__(self) -> str:
         whose = f" for {self.key}" if self.key else ""
@@ -143,7 +143,7 @@ def ticket_for(limit: AnyLimit, view: Callable[[], Any], task: str) -> Ticket:
     return Ticket(limit, "" if limit.key is None else key_of(limit.key, view(), task))
 
 
-def call_of(document: Key) -> str:
+def wait_key(document: Key) -> str:
     """Return the key that jobs blocked by this limit wait for."""
     return f"{document.group}={document.id}" if document.id else document.group
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from mainspring.clock import Millis
 from mainspring.features.limits.options import Fair, Rate, Ticket
-from mainspring.features.limits.state import Bucket, Slots, State, Turns
+from mainspring.features.limits.storage import Bucket, Slots, State, Turns
 from mainspring.stores.documents import Key
 
 
@@ -29,7 +29,7 @@ class Release:
     job_id: str
     token: int
     tickets: tuple[Ticket, ...]
-    called: bool = False  # it did not ask for its turn of a fair key, as it had it when it was claimed
+    had_turn: bool = False  # it did not ask for its turn of a fair key, as it had it when it was claimed
     spare: int = 0  # how many more jobs to wake, so that they wait in this worker for the next free slots
 
 
@@ -75,7 +75,7 @@ class LimitDecision:
     admitted: list[Acquire] = field(default_factory=list)
     refused: dict[tuple[str, int], Ticket] = field(default_factory=dict)  # job and token -> the limit that blocks it
     taken: Counter[Key] = field(default_factory=Counter)  # slots or tokens taken, per limit
-    calls: Counter[Key] = field(default_factory=Counter)  # waiting jobs to wake, per limit
+    wakeups: Counter[Key] = field(default_factory=Counter)  # waiting jobs to wake, per limit
     spare: Counter[Key] = field(default_factory=Counter)  # more to wake, where any are woken
     ready: dict[Admit, int] = field(default_factory=dict)  # how many of the jobs may be inserted as ready
 
@@ -100,30 +100,30 @@ def decide(requests: Iterable[LimitRequest], states: Mapping[Key, State], now: M
                 forget(request, states, now)
             case Admit():
                 let_in(request, states, decision, now)
-    if decision.calls:
-        for key, number in decision.calls.items():
+    if decision.wakeups:
+        for key, number in decision.wakeups.items():
             room = min(number, states[key].room)
-            decision.calls[key] = room + decision.spare[key] if room else 0
-        decision.calls = +decision.calls
+            decision.wakeups[key] = room + decision.spare[key] if room else 0
+        decision.wakeups = +decision.wakeups
     return decision
 
 
-def call_next(
+def wake_next(
     decision: LimitDecision, states: Mapping[Key, State], now: Millis, *, known: Mapping[Key, Millis]
 ) -> None:
     """Wake as many jobs of each key as it has room for. Skip keys where none waited last time and none came since."""
     for key, state in states.items():
         if isinstance(state, Turns) and state.waiting and known.get(key) != state.noted_at:
-            decision.calls[key] = state.call(state.room, now)
+            decision.wakeups[key] = state.wake(state.room, now)
 
 
 def let_go(release: Release, states: Mapping[Key, State], decision: LimitDecision) -> None:
     for ticket in release.tickets:
         state = states[ticket.document]
         if isinstance(state, Turns):
-            state.depart(release.job_id, release.token, called=release.called)
+            state.depart(release.job_id, release.token, had_turn=release.had_turn)
         elif isinstance(state, Slots) and state.leave(release.job_id, release.token) and state.waiting:
-            decision.calls[ticket.document] += 1
+            decision.wakeups[ticket.document] += 1
             decision.spare[ticket.document] = release.spare
 
 
@@ -146,7 +146,7 @@ def pass_on(acquire: Acquire, states: Mapping[Key, State], decision: LimitDecisi
     for ticket in acquire.tickets:
         state = states[ticket.document]
         if isinstance(state, Slots) and not isinstance(state, Turns) and state.waiting and state.room:
-            decision.calls[ticket.document] += 1
+            decision.wakeups[ticket.document] += 1
 
 
 def line_up(key: Key, states: Mapping[Key, State], decision: LimitDecision, now: Millis) -> None:
@@ -156,7 +156,7 @@ def line_up(key: Key, states: Mapping[Key, State], decision: LimitDecision, now:
         return
     state.waiting = True
     if isinstance(state, Slots) and state.room:  # a slot became free before this process noted that jobs wait
-        decision.calls[key] += state.room
+        decision.wakeups[key] += state.room
 
 
 def let_in(admit: Admit, states: Mapping[Key, State], decision: LimitDecision, now: Millis) -> None:
@@ -164,7 +164,7 @@ def let_in(admit: Admit, states: Mapping[Key, State], decision: LimitDecision, n
     key = admit.tickets[0].document
     state = states[key]
     if isinstance(state, Turns):
-        decision.ready[admit] = 0 if state.waiting else state.call(admit.number, now)
+        decision.ready[admit] = 0 if state.waiting else state.wake(admit.number, now)
         if decision.ready[admit] < admit.number:
             state.note(now)
 

@@ -16,9 +16,9 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from mainspring.clock import Millis, to_datetime
 from mainspring.errors import InvalidPayload
 from mainspring.feature import Timer
-from mainspring.features.limits.coordinator import call, gone
+from mainspring.features.limits.coordinator import gone, wake
 from mainspring.features.limits.options import COLLECTION, DeclaredLimits
-from mainspring.features.limits.state import (
+from mainspring.features.limits.storage import (
     CHECK_AFTER,
     FAIR,
     LOST_AFTER,
@@ -75,10 +75,10 @@ class LimitTimer(Timer):
 
     async def _look(self, documents: Sequence[Document], states: Mapping[Key, State], now: Millis) -> None:
         await self._clear_doubts(states, now)
-        busy = await self._busy({key for key, state in states.items() if has_stale_calls(state, now)}, now)
+        busy = await self._busy({key for key, state in states.items() if has_stale_wakeups(state, now)}, now)
         for key, state in states.items():
             if isinstance(state, Turns) and key not in busy:
-                state.give_up_calls(now)
+                state.give_up_woken(now)
         await self._wake_next(documents, states, now)
 
     async def _clear_doubts(self, states: Mapping[Key, State], now: Millis) -> None:
@@ -88,7 +88,7 @@ class LimitTimer(Timer):
         running jobs is checked twice: a job may have ended at this moment, and the next one is about to be woken.
         """
         doubtful = {key: turns for key, turns in states.items() if isinstance(turns, Turns) and turns.is_doubtful(now)}
-        still = await self._none_out([key for key, state in doubtful.items() if state.called])
+        still = await self._none_out([key for key, state in doubtful.items() if state.woken])
         if still:
             await asyncio.sleep(ON_THE_WAY)
             still &= await self._none_out(still)
@@ -133,33 +133,35 @@ class LimitTimer(Timer):
             if recount:
                 await self._recount(states, now)
             for state in states.values():
-                state.waiting = True  # if no job waits after all, `call` notes that
+                state.waiting = True  # if no job waits after all, `wake` notes that
             accepted = await self._wake_next(doubtful, states, now)
             documents = await self._services.store.documents([key for key in states if key not in accepted])
 
     async def _recount(self, states: Mapping[Key, State], now: Millis) -> None:
         """Count again, for fair keys, the jobs that are really ready or running."""
-        turns = {key: state for key, state in states.items() if isinstance(state, Turns) and state.called}
+        turns = {key: state for key, state in states.items() if isinstance(state, Turns) and state.woken}
         out = {group: await self._out_now(group, now) for group in {key.group for key in turns}}
         for key, state in turns.items():
             if (found := out[key.group]) is not None:
-                state.called = min(state.called, max(0, found[key.id] - len(state.holders)))
+                state.woken = min(state.woken, max(0, found[key.id] - len(state.holders)))
 
     async def _wake_next(self, documents: Sequence[Document], states: Mapping[Key, State], now: Millis) -> set[Key]:
         """Free the slots of runs that are gone and wake jobs for all free slots; return the limits written."""
         holders = {holder for state in states.values() if isinstance(state, Slots) for holder in state.holders.items()}
         dead = await gone(self._services.store, holders)
-        calls: dict[Key, int] = {}
+        wakeups: dict[Key, int] = {}
         writes: list[Write] = []
         for document in documents:
             state = states[document.key]
-            calls[document.key] = next_turn(state, now) if isinstance(state, Bucket) else empty_places(state, dead, now)
+            wakeups[document.key] = (
+                next_turn(state, now) if isinstance(state, Bucket) else empty_places(state, dead, now)
+            )
             writes.append(write_of(document.key, state, document, now, anew=True))
         answers = await self._services.store.write([Bundle((write,)) for write in writes])
         accepted = [write for write, answer in zip(writes, answers, strict=True) if answer is not None]
         ours = {write.key: after for write in accepted if (after := written(write)) is not None}
-        if wanted := {key: number for key, number in calls.items() if number and key in ours}:
-            await call(self._services.store, wanted, ours, now)
+        if wanted := {key: number for key, number in wakeups.items() if number and key in ours}:
+            await wake(self._services.store, wanted, ours, now)
         return {write.key for write in accepted}
 
     async def _busy(self, keys: Collection[Key], now: Millis) -> set[Key]:
@@ -210,17 +212,17 @@ def may_be_wrong(document: Document, state: State, now: Millis) -> bool:
     return now - (document.expires_at - UNUSED_RETENTION) < EMPTY_FOR
 
 
-def has_stale_calls(state: State, now: Millis) -> bool:
-    return isinstance(state, Turns) and state.called > 0 and abs(now - state.called_at) > LOST_AFTER
+def has_stale_wakeups(state: State, now: Millis) -> bool:
+    return isinstance(state, Turns) and state.woken > 0 and abs(now - state.woken_at) > LOST_AFTER
 
 
 def next_turn(bucket: Bucket, now: Millis) -> int:
     bucket.fill(now)
-    return bucket.call(now) if bucket.waiting else 0
+    return bucket.wake(now) if bucket.waiting else 0
 
 
 def empty_places(slots: Slots, dead: set[tuple[str, int]], now: Millis) -> int:
     slots.drop(dead & set(slots.holders.items()))
     if isinstance(slots, Turns):
-        return slots.call(slots.room, now) if slots.waiting else 0
+        return slots.wake(slots.room, now) if slots.waiting else 0
     return slots.room if slots.waiting else 0

@@ -67,7 +67,7 @@ class ItemChanges:
     status: Status
     changes: dict[str, Any]
     attempt: Row | None
-    call: wakeups.Call | None = None  # wakes the jobs that wait for this job's end
+    wakeup: wakeups.PendingWakeup | None = None  # wakes the jobs that wait for this job's end
     more: list[Action] = field(default_factory=list)  # other writes of the same transaction
 
 
@@ -239,7 +239,7 @@ def decide(table: Table, row: Row, outcome: Outcome, mark: str) -> ItemChanges:
     decision = ItemChanges(status, fitted(row, changes), run_item(job, conclusion, now))
     decision.more = steps.puts(row["SK"], outcome.steps)
     if status in FINISHED:
-        decision.call = wakeups.call_for(row)
+        decision.wakeup = wakeups.wakeup_for(row)
         decision.more += actions_after_end(row | {"steps": changes.get("steps", row.get("steps"))}, decision)
     elif changes.get("waits_for") is not None:
         decision.more.append(wakeups.waiter(row | changes))
@@ -248,8 +248,8 @@ def decide(table: Table, row: Row, outcome: Outcome, mark: str) -> ItemChanges:
 
 def actions_after_end(row: Row, decision: ItemChanges) -> list[Action]:
     """Return writes that record what is left to do after the job's end. If this process dies, another one does it."""
-    call = [] if decision.call is None else [decision.call.action()]
-    return call + steps.note_of_end(row, decision.changes.get("expires_at"))
+    wakeup = [] if decision.wakeup is None else [decision.wakeup.action()]
+    return wakeup + steps.note_of_end(row, decision.changes.get("expires_at"))
 
 
 def fitted(row: Row, changes: dict[str, Any]) -> dict[str, Any]:
@@ -315,11 +315,11 @@ async def afterwards(table: Table, row: Row, decision: ItemChanges) -> None:
     table.counts.add(row["queue"], decision.status, 1, day_of(decision.status, decision.changes.get("expires_at")))
     table.held.get(row.get("locked_by", ""), {}).pop(row["SK"], None)
     if decision.status in CLAIMABLE:
-        table.local_workers.call([row["queue"]])
+        table.local_workers.wake([row["queue"]])
     if decision.status in FINISHED:
         await forget_key(table, row)
-    if decision.call is not None:
-        await decision.call.make(table)
+    if decision.wakeup is not None:
+        await decision.wakeup.carry_out(table)
 
 
 # -- progress -------------------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ async def change_one(table: Table, row: Row, request: ChangeRequest) -> ChangePl
         await remove(table, row)
     for before, after in planned.moves():
         count_move(table, row, before, after)
-    table.local_workers.call(planned.woken)
+    table.local_workers.wake(planned.woken)
     return planned
 
 
@@ -208,25 +208,25 @@ async def ask_to_stop(table: Table, row: Row, columns: Mapping[str, Any], reques
 async def cancel(table: Table, row: Row, conclusion: Conclusion, request: ChangeRequest) -> None:
     """Cancel a waiting job at once."""
     changes = to_attributes(conclusion.columns()) | place_of(row, conclusion.status, table.shards)
-    call = wakeups.call_for(row)
-    await write(table, row, changes, request, *left_by(call, steps.note_of_end(row, changes["expires_at"])))
+    wakeup = wakeups.wakeup_for(row)
+    await write(table, row, changes, request, *left_by(wakeup, steps.note_of_end(row, changes["expires_at"])))
     queue = row["queue"]
     count_move(table, row, (queue, status_of(row)), (queue, conclusion.status), changes["expires_at"])
     await forget_key(table, row)
-    await finish_waits(table, row, call)
+    await finish_waits(table, row, wakeup)
 
 
-def left_by(call: wakeups.Call | None, note: Sequence[Write]) -> list[Write]:
+def left_by(wakeup: wakeups.PendingWakeup | None, note: Sequence[Write]) -> list[Write]:
     """Return what is left to do after a job's end, for the same transaction; see acks.py."""
-    return [*([] if call is None else [call.action()]), *note]
+    return [*([] if wakeup is None else [wakeup.action()]), *note]
 
 
-async def finish_waits(table: Table, row: Row, call: wakeups.Call | None) -> None:
+async def finish_waits(table: Table, row: Row, wakeup: wakeups.PendingWakeup | None) -> None:
     """Delete the waiter of a job that has ended, and wake the jobs that waited for its end."""
     if "waits_for" in row:
         await wakeups.forget(table, [wakeups.waiter_key(row)])
-    if call is not None:
-        await call.make(table)
+    if wakeup is not None:
+        await wakeup.carry_out(table)
 
 
 # -- retry and edit ---------------------------------------------------------------------------------------
@@ -287,14 +287,14 @@ def take_key(row: Row, found: Row | None, version: str) -> Write:
 
 async def remove(table: Table, row: Row) -> None:
     """Delete a job with its history, and the dedupe key that would outlive it."""
-    call = wakeups.call_for(row)
+    wakeup = wakeups.wakeup_for(row)
     gone = delete(table.job_key(row["SK"]), unchanged(row))
-    if left := [*left_by(call, steps.note(row, table.clock.now())), *await free_key(table, row)]:
+    if left := [*left_by(wakeup, steps.note(row, table.clock.now())), *await free_key(table, row)]:
         await table.transact(("Delete", gone), *left)
     else:
         await table.delete(gone)
     await forget_belongings(table, row)
-    await finish_waits(table, row, call)
+    await finish_waits(table, row, wakeup)
 
 
 async def free_key(table: Table, row: Row) -> list[Write]:
@@ -329,7 +329,7 @@ async def resume(table: Table, by: By, queue: str | None) -> bool:
     if not await halts.remove(table, queue):
         return False
     await write_entry(table, note_of_resume(by, queue))
-    table.local_workers.call([queue or "*"])
+    table.local_workers.wake([queue or "*"])
     table.local_workers.tell_all(Wake.HALTS)
     return True
 

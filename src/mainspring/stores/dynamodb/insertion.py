@@ -70,7 +70,7 @@ async def insert(table: Table, jobs: Sequence[NewJob]) -> list[Inserted]:
     await together([insert_together(table, party) for party in parties])
     await insert_plain(table, list({job.id: job for job in jobs if is_one_item(job)}.values()), items)
     await wakeups.wake_if_ended(table, awaited)
-    table.local_workers.call(queues)
+    table.local_workers.wake(queues)
     return [answers.get(number) or Inserted(job.id, created=True) for number, job in enumerate(jobs)]
 
 
@@ -188,7 +188,7 @@ class PendingInserts:
         """Count the jobs and wake workers: this need not be part of the transaction."""
         for number in self._put:
             self._table.counts.add(self.jobs[number].queue, first_status(self.jobs[number]), 1)
-        self._table.local_workers.call(self.jobs[number].queue for number in self._put)
+        self._table.local_workers.wake(self.jobs[number].queue for number in self._put)
 
     def answers(self) -> list[Inserted]:
         return [self._answer(number) for number in range(len(self.jobs))]

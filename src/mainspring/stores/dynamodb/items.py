@@ -15,7 +15,7 @@ There is one table with the keys PK and SK, and two sparse indexes: `places` (pl
     a job's runs, its steps, and    Query PK=history#<id>, SK=run#<token>, step#<name> or
         manual operations on it         hand#<moment>#<operation>
     jobs that wait for a key        Query PK=waits#<key>, SK=<priority>#<id>#<token>
-    ends that are still to call     Query each PK=calls#<part>, SK=<id>
+    ends whose wake-up is pending   Query each PK=wakeups#<part>, SK=<id>
     jobs whose steps are to be      places: place=over#<part>, rank=<moment>#<id>
         removed
     halts and pauses                GetItem PK=halts#<copy>, SK=halts: an attribute each

@@ -47,12 +47,12 @@ class LocalWorkers:
         for member in self.members.values():
             member.stop()
 
-    def call(self, queues: Iterable[str]) -> None:
+    def wake(self, queues: Iterable[str]) -> None:
         """Wake the workers that serve these queues: jobs may be due there now, or sooner than expected."""
-        called = set(queues)
+        named = set(queues)
         for member in self.members.values():
             served = member.info.queues
-            if called and (EVERY_QUEUE in served or EVERY_QUEUE in called or not called.isdisjoint(served)):
+            if named and (EVERY_QUEUE in served or EVERY_QUEUE in named or not named.isdisjoint(served)):
                 member.pause = SHORTEST_POLL
                 member.tell(Wake.JOBS)
 

@@ -30,7 +30,7 @@ class TableWatch(Watch):
         super().__init__(clock, lease)
         self.buried: dict[str, float] = {}  # dead worker -> when this process first saw it as dead
         self.processes: frozenset[str] = frozenset()  # those with a worker that is not dead
-        self.calls: set[wakeups.Call] = set()  # calls that were still to be made at the last look
+        self.pending_wakeups: set[wakeups.PendingWakeup] = set()  # those that were pending at the last look
 
 
 async def reap(table: Table, watch: TableWatch, after_stall: AfterStall) -> Reaped:
@@ -47,15 +47,15 @@ async def reap(table: Table, watch: TableWatch, after_stall: AfterStall) -> Reap
     dead += still_watched(watch, [row["SK"] for row in rows if "buried" in row], now)
     crashed = await together([take_from_dead(table, worker) for worker in dead])
     stalled = await take_stalled(table, watch, [row["SK"] for row in alive], after_stall)
-    await make_calls(table, watch)
+    await wake_pending(table, watch)
     return Reaped([takeover for taken in crashed for takeover in taken] + stalled, found_dead)
 
 
-async def make_calls(table: Table, watch: TableWatch) -> None:
-    """Make calls that were left over at the last look already. Until then the process that ended the job makes them."""
-    left = await wakeups.left_to_make(table)
-    await wakeups.make_all(table, left & watch.calls)
-    watch.calls = left
+async def wake_pending(table: Table, watch: TableWatch) -> None:
+    """Carry out wake-ups that were pending at the last look already: the process that ended the job has likely died."""
+    pending = await wakeups.pending(table)
+    await wakeups.carry_out(table, pending & watch.pending_wakeups)
+    watch.pending_wakeups = pending
 
 
 def still_watched(watch: TableWatch, buried: Sequence[str], now: float) -> list[str]:

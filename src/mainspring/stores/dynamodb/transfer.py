@@ -102,7 +102,7 @@ async def look_up(table: Table, kind: Kind, keys: Sequence[str]) -> list[Record]
 async def dump_jobs(table: Table, kind: Kind, after: str | None, limit: int) -> RecordPage:
     """Read jobs by shard and id. Pending wake-ups are not copied, so they are delivered first."""
     if kind is Kind.LIVE and after is None:
-        await wakeups.make_all(table, await wakeups.left_to_make(table, consistent=True))
+        await wakeups.carry_out(table, await wakeups.pending(table, consistent=True))
     first = 0 if after is None else shard_of(after, table.shards)
     page = PageRows(limit)
     for shard in range(first, table.shards):
@@ -267,7 +267,7 @@ async def load_jobs(table: Table, records: Sequence[Record]) -> dict[str, str]:
     holders = await together([load_job(table, record, row, lines) for record, row in zip(new, rows, strict=True)])
     for runner in {str(row["locked_by"]) for row in rows if status_of(row) is Status.RUNNING}:
         await workers.expect(table, runner)
-    table.local_workers.call({row["queue"] for row in rows})
+    table.local_workers.wake({row["queue"] for row in rows})
     met = {record["id"]: holder for record, holder in zip(new, holders, strict=True) if holder is not None}
     return {job_id: job_id for job_id in here} | met
 
@@ -326,7 +326,7 @@ async def load_waiters(table: Table, rows: Sequence[Row]) -> None:
     """Write the waiters of jobs, and mark jobs whose end is waited for.
 
     A job that waits for another's end may be loaded before that job, after it, or together with it. So its waiter is
-    written before any job. It is written again with the job itself, because a call may have deleted it as void. And
+    written before any job. It is written again with the job itself, because a wake-up may have deleted it as void. And
     each live job checks whether another job waits for its end.
     """
     waiters = [wakeups.waiter(row) for row in rows if "waits_for" in row]

@@ -1,4 +1,4 @@
-"""Jobs that wait for a key to be called, and how they are woken.
+"""Jobs that wait for a key, and how they are woken.
 
 Each waiting job has an item under the key, its waiter. It is in the table itself, because an index may lag. It is
 written in one transaction with the suspension and names the job's token, so a job that suspends again has another
@@ -6,8 +6,8 @@ waiter. The job's own item decides: if the job is no longer suspended under that
 
 A job that waits for another job's end marks that job (`awaited`) before it begins to wait. The mark stays. If the
 process dies then, the mark only makes that end cost more. The write that ends a job is refused if it does not know of
-the mark. If it does, it also writes a call, in the same transaction. If the process dies before it has made the call,
-maintenance makes it later. So jobs that no job waits for pay nothing, and no call is lost.
+the mark. If it does, it also writes a pending wake-up, in the same transaction. If the process dies before it has
+carried that out, maintenance does so later. So jobs that no job waits for pay nothing, and no wake-up is lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mainspring.stores.dynamodb.table import Action, Refused, Table, together
 from mainspring.stores.dynamodb.values import ItemUpdate, Row, delete, equals, exists, put, unpack, update
 from mainspring.stores.engine.change import woken
 
-PARTS = 4  # partitions of calls that are still to be made
+WAKEUP_PARTITIONS = 4  # of pending wake-ups
 ALL_WAITERS = 2**31
 WAITER_RETENTION: Millis = 30 * 86_400_000  # how long the waiter of a job with a due time is kept after that time
 READ_MARGIN = 25  # waiters read beyond those to be woken, because other processes may wake some first
@@ -85,7 +85,7 @@ async def wake(table: Table, keys: Mapping[str, int]) -> dict[str, int]:
 
 
 async def wake_some(table: Table, name: str, number: int) -> int:
-    call = new_id()
+    mark = new_id()
     pages = table.query(equals("PK", partition(name)), consistent=True, limit=min(number + READ_MARGIN, MAX_PAGE))
     found: list[Row] = []
     woken = 0
@@ -93,16 +93,16 @@ async def wake_some(table: Table, name: str, number: int) -> int:
         if not found:
             found = await pages.next()
         part, found = found[: number - woken], found[number - woken :]
-        woken += await wake_these(table, name, part, call)
+        woken += await wake_these(table, name, part, mark)
     return woken
 
 
-async def wake_these(table: Table, name: str, waiters: Sequence[Row], call: str) -> int:
+async def wake_these(table: Table, name: str, waiters: Sequence[Row], mark: str) -> int:
     """Wake the jobs of these waiters and return how many still waited.
 
     The mark `woken` recognises a write that was repeated after its answer got lost.
     """
-    changes = [wake_up(table, name, waiting, call) for waiting in waiters]
+    changes = [wake_up(table, name, waiting, mark) for waiting in waiters]
     results = await table.update_many(changes)
     await forget(table, [key(waiting["PK"], waiting["SK"]) for waiting in waiters])
     queues = [
@@ -113,11 +113,11 @@ async def wake_these(table: Table, name: str, waiters: Sequence[Row], call: str)
     for queue in queues:
         table.counts.add(queue, Status.SUSPENDED, -1)
         table.counts.add(queue, Status.PENDING, 1)
-    table.local_workers.call(queues)
+    table.local_workers.wake(queues)
     return len(queues)
 
 
-def wake_up(table: Table, name: str, waiting: Row, call: str) -> ItemUpdate:
+def wake_up(table: Table, name: str, waiting: Row, mark: str) -> ItemUpdate:
     """Return the update that wakes a waiter's job.
 
     The mark also has the token, so that a void waiter does not take the write of its successor for its own.
@@ -126,7 +126,7 @@ def wake_up(table: Table, name: str, waiting: Row, call: str) -> ItemUpdate:
     job_id, _, token = rest.rpartition("#")
     changes = to_attributes(woken(table.clock.now()))
     job = {**waiting, "SK": job_id, "priority": int(priority), **changes}
-    changes |= {"woken": f"{call}#{token}", **place_waiting(job, table.shards)}
+    changes |= {"woken": f"{mark}#{token}", **place_waiting(job, table.shards)}
     still = [equals("status", WORDS[Status.SUSPENDED]), equals("token", int(token)), equals("waits_for", name)]
     return ItemUpdate(table.job_key(job_id), changes, still)
 
@@ -164,39 +164,42 @@ async def wake_if_ended(table: Table, ids: Collection[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A call that is due because a job has ended. A later end of the same job is another call."""
+class PendingWakeup:
+    """A wake-up that is due because a job has ended. A later end of the same job is another wake-up."""
 
     job_id: str
     number: str = field(default_factory=new_id)
 
     @property
     def key(self) -> Item:
-        return key(part_of(self.job_id), self.job_id)
+        return key(partition_of(self.job_id), self.job_id)
 
     def action(self) -> Action:
         return "Put", put({**unpack(self.key), "number": self.number})
 
-    async def make(self, table: Table) -> None:
-        """Wake the waiters. If that fails, maintenance makes the call later."""
+    async def carry_out(self, table: Table) -> None:
+        """Wake the waiters. If that fails, maintenance does it later."""
         with suppress(StoreError, ConditionFailed):
             await wake_some(table, end_of(self.job_id), ALL_WAITERS)
             await table.delete(delete(self.key, [equals("number", self.number)]))
 
 
-def part_of(job_id: str) -> str:
-    return f"calls#{crc32(job_id.encode()) % PARTS}"
+def partition_of(job_id: str) -> str:
+    return f"wakeups#{crc32(job_id.encode()) % WAKEUP_PARTITIONS}"
 
 
-def call_for(row: Row) -> Call | None:
-    """Return a call if another job waits for the end of this one."""
-    return Call(row["SK"]) if row.get("awaited") else None
+def wakeup_for(row: Row) -> PendingWakeup | None:
+    """Return a wake-up if another job waits for the end of this one."""
+    return PendingWakeup(row["SK"]) if row.get("awaited") else None
 
 
-async def left_to_make(table: Table, *, consistent: bool = False) -> set[Call]:
-    parts = [table.query(equals("PK", f"calls#{number}"), consistent=consistent) for number in range(PARTS)]
-    return {Call(row["SK"], row["number"]) for rows in await together([part.rest() for part in parts]) for row in rows}
+async def pending(table: Table, *, consistent: bool = False) -> set[PendingWakeup]:
+    partitions = [
+        table.query(equals("PK", f"wakeups#{number}"), consistent=consistent) for number in range(WAKEUP_PARTITIONS)
+    ]
+    found = await together([pages.rest() for pages in partitions])
+    return {PendingWakeup(row["SK"], row["number"]) for rows in found for row in rows}
 
 
-async def make_all(table: Table, calls: Iterable[Call]) -> None:
-    await together([call.make(table) for call in calls])
+async def carry_out(table: Table, wakeups: Iterable[PendingWakeup]) -> None:
+    await together([wakeup.carry_out(table) for wakeup in wakeups])

@@ -48,7 +48,7 @@ CREATE INDEX mainspring_jobs_suspect ON mainspring_jobs (queue, task, run_at) WH
 CREATE INDEX mainspring_jobs_aside ON mainspring_jobs (queue, task, priority, run_at)
     WHERE status < 3 AND crashes = 0 AND aside = 1;
 -- Jobs by the key that they wait for. A key that begins with 'job:' is woken when that job has ended.
-CREATE INDEX mainspring_jobs_called ON mainspring_jobs (waits_for, priority, id) WHERE status = 2 AND waits_for IS NOT NULL;
+CREATE INDEX mainspring_jobs_to_wake ON mainspring_jobs (waits_for, priority, id) WHERE status = 2 AND waits_for IS NOT NULL;
 CREATE INDEX mainspring_jobs_running ON mainspring_jobs (worker, deadline) WHERE status = 3;
 CREATE UNIQUE INDEX mainspring_jobs_dedupe ON mainspring_jobs (task, dedupe_key) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX mainspring_jobs_target ON mainspring_jobs (target_type, target_id) WHERE target_type IS NOT NULL;

@@ -13,7 +13,7 @@ from mainspring.stores.tables import PENDING, SUSPENDED, to_columns
 
 AFTER_ENDS = ENDS.replace(":", ";")  # the keys of all jobs' ends sort between ENDS and this
 
-WAITERS = f"FROM mainspring_jobs INDEXED BY mainspring_jobs_called WHERE status = {SUSPENDED}"
+WAITERS = f"FROM mainspring_jobs INDEXED BY mainspring_jobs_to_wake WHERE status = {SUSPENDED}"
 WAITING_FOR = f"""
 SELECT json_group_array(json_array(column1, json((
     SELECT json_group_array(json_array(seq, queue)) FROM (
@@ -23,7 +23,7 @@ FROM (VALUES {{values}})
 ANY_WAITER_FOR_AN_END = f"SELECT EXISTS (SELECT 1 {WAITERS} AND waits_for >= '{ENDS}' AND waits_for < '{AFTER_ENDS}')"
 WAITING_FOR_ENDS = f"""
 SELECT json_group_array(json_array(seq, queue)) FROM json_each(?)
-CROSS JOIN mainspring_jobs INDEXED BY mainspring_jobs_called ON waits_for = '{ENDS}' || value AND status = {SUSPENDED}
+CROSS JOIN mainspring_jobs INDEXED BY mainspring_jobs_to_wake ON waits_for = '{ENDS}' || value AND status = {SUSPENDED}
 """
 WAITING_FOR_ENDED = f"""
 SELECT json_group_array(json_array(waiter.seq, waiter.queue)) FROM json_each(?)

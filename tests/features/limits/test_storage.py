@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.clock import SKEW, Millis
-from mainspring.features.limits.state import WAITING_ROOM, WAKE_EVERY, WOKEN_FOR, Bucket
+from mainspring.features.limits.storage import WAITING_ROOM, WAKE_EVERY, WOKEN_FOR, Bucket
 from mainspring.features.limits.token_cache import LEASE, TokenCache, returnable
 
 SLACK: Millis = 200  # as docs/flow.md has it: burst + rate x (window + 0.2 s)
@@ -54,25 +54,25 @@ def test_a_clock_that_went_back_stops_nothing() -> None:
     hour = 3_600_000
     bucket = Bucket.full(0.01, 1, hour)
     bucket.waiting = True
-    assert (bucket.call(hour), bucket.due_at(hour, None)) == (1, hour + 100)
-    bucket.fill(0)  # the called job went another way
-    assert bucket.called == 0
+    assert (bucket.wake(hour), bucket.due_at(hour, None)) == (1, hour + 100)
+    bucket.fill(0)  # the woken job went another way
+    assert bucket.woken == 0
     assert bucket.due_at(0, hour + 100) == WAKE_EVERY
     bucket.take("a", 1)
     bucket.fill(100)
-    assert bucket.call(100) == 1
+    assert bucket.wake(100) == 1
 
 
 def test_while_jobs_wait_only_woken_ones_may_start() -> None:
     bucket = Bucket.full(0.01, 5, 0)
     bucket.waiting = True
     assert (bucket.room, bucket.draw(5)) == (0, 0)
-    assert (bucket.call(0), bucket.call(0), bucket.room) == (5, 0, 5)
+    assert (bucket.wake(0), bucket.wake(0), bucket.room) == (5, 0, 5)
     bucket.take("a", 1)
-    assert (bucket.room, bucket.called) == (4, 4)
+    assert (bucket.room, bucket.woken) == (4, 4)
     bucket.fill(WOKEN_FOR + 1)  # they do not come
-    assert (bucket.called, bucket.room) == (0, 0)
-    assert bucket.call(WOKEN_FOR + 1) == 5 + int(0.01 * WAITING_ROOM)
+    assert (bucket.woken, bucket.room) == (0, 0)
+    assert bucket.wake(WOKEN_FOR + 1) == 5 + int(0.01 * WAITING_ROOM)
 
 
 def test_their_next_turn_is_when_there_is_a_token() -> None:
@@ -83,13 +83,13 @@ def test_their_next_turn_is_when_there_is_a_token() -> None:
     assert (slow.due_at(0, None), quick.due_at(0, None)) == (60_000, WAKE_EVERY)
     quick.fill(WAKE_EVERY)
     assert quick.room == 0
-    assert quick.call(WAKE_EVERY) == 10 * WAKE_EVERY  # what drips in between is not lost, however small the burst
+    assert quick.wake(WAKE_EVERY) == 10 * WAKE_EVERY  # what drips in between is not lost, however small the burst
 
 
-def test_a_turn_is_taken_before_the_next_token_if_a_called_job_may_be_lost() -> None:
+def test_a_turn_is_taken_before_the_next_token_if_a_woken_job_may_be_lost() -> None:
     bucket = Bucket.full(1 / 60_000, 2, 0)
     bucket.waiting = True
-    assert bucket.call(0) == 2
+    assert bucket.wake(0) == 2
     assert bucket.due_at(0, None) == WOKEN_FOR + 1
 
 
@@ -109,7 +109,7 @@ def test_an_unused_bucket_is_forgotten_when_it_is_full() -> None:
         st.tuples(
             st.one_of(st.integers(0, 30), st.integers(0, 400)),  # milliseconds that pass
             st.integers(0, 2),  # the process
-            st.sampled_from(["ask", "draw", "use", "return", "wait", "call", "done"]),
+            st.sampled_from(["ask", "draw", "use", "return", "wait", "wake", "done"]),
             st.integers(1, 60),
         ),
         max_size=60,
@@ -118,7 +118,7 @@ def test_an_unused_bucket_is_forgotten_when_it_is_full() -> None:
 def test_no_window_sees_more_than_the_documented_bound(
     count: int, per: int, burst: int, steps: list[tuple[int, int, str, int]]
 ) -> None:
-    """Whatever several processes take, draw ahead, use, give back, and however often jobs wait and are called."""
+    """Whatever several processes take, draw ahead, use, give back, and however often jobs wait and are woken."""
     bucket, now, history = Bucket.full(count / per, burst, 0), 0, list[tuple[int, int]]()
     token_caches = [TokenCache() for _ in range(3)]
     for pause, process, action, number in steps:
@@ -140,14 +140,14 @@ def test_no_window_sees_more_than_the_documented_bound(
                 bucket.put_back(returnable(token_cache.empty(), now / 1000))
             case "wait" | "done":
                 bucket.waiting = action == "wait"
-            case "call":
-                bucket.call(now)
+            case "wake":
+                bucket.wake(now)
         history.append((now, started))
     assert excess(history, bucket.drip, burst) <= 1e-6
 
 
 def saturated(bucket: Bucket, length: Millis, latency: int, rng: random.Random) -> list[Millis]:
-    """Starts while more jobs wait than may start, if the timer and called jobs come late by up to `latency` each."""
+    """Starts while more jobs wait than may start, if the timer and woken jobs come late by up to `latency` each."""
     bucket.waiting = True
     events: list[tuple[Millis, str]] = [(0, "turn")]
     starts: list[Millis] = []
@@ -155,7 +155,7 @@ def saturated(bucket: Bucket, length: Millis, latency: int, rng: random.Random) 
         now, what = heapq.heappop(events)
         bucket.fill(now)
         if what == "turn":
-            for _ in range(bucket.call(now)):
+            for _ in range(bucket.wake(now)):
                 heapq.heappush(events, (now + rng.randint(0, latency), "job"))
             heapq.heappush(events, ((bucket.due_at(now, None) or now) + rng.randint(0, latency), "turn"))
         elif bucket.has_room_for("a"):

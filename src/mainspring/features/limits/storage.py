@@ -1,6 +1,6 @@
-"""The state of a limit: the slots of a `Limit`, the bucket of a `Rate`, the turns of one key of a `Fair` task.
+"""The documents of limits: the slots of a `Limit`, the bucket of a `Rate`, the turns of one key of a `Fair` task.
 
-Each is a document of its own, in the collection "limits". The code here does no I/O.
+Each is a document of its own, in the collection "limits", with the state of one limit. The code here does no I/O.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class Bucket:
     tokens: float
     at: Millis  # when the tokens were last counted
     waiting: bool = False  # jobs may be suspended until they are woken
-    called: int = 0  # jobs that were woken and may take a token; while jobs wait, no others may start
-    called_at: Millis = 0
+    woken: int = 0  # jobs that were woken and may take a token; while jobs wait, no others may start
+    woken_at: Millis = 0
 
     @classmethod
     def full(cls, drip: float, burst: int, now: Millis) -> Bucket:
@@ -135,12 +135,12 @@ class Bucket:
         dripped = max(0, now - self.at) * self.drip
         self.tokens = min(self.capacity, self.tokens + dripped)
         self.at = max(self.at, now)
-        if not -SKEW <= now - self.called_at <= WOKEN_FOR:
-            self.called = 0
+        if not -SKEW <= now - self.woken_at <= WOKEN_FOR:
+            self.woken = 0
 
     @property
     def room(self) -> int:
-        return min(int(self.tokens), self.called) if self.waiting else int(self.tokens)
+        return min(int(self.tokens), self.woken) if self.waiting else int(self.tokens)
 
     def has_room_for(self, job_id: str) -> bool:
         del job_id
@@ -149,7 +149,7 @@ class Bucket:
     def take(self, job_id: str, token: int) -> None:
         del job_id, token
         self.tokens -= 1
-        self.called = max(0, self.called - 1)
+        self.woken = max(0, self.woken - 1)
 
     def draw(self, most: int) -> int:
         """Take up to `most` tokens for coming starts; none while jobs wait."""
@@ -160,12 +160,12 @@ class Bucket:
     def put_back(self, number: int) -> None:
         self.tokens = min(self.capacity, self.tokens + number)
 
-    def call(self, now: Millis) -> int:
+    def wake(self, now: Millis) -> int:
         """Return how many waiting jobs may be woken, and count them as woken."""
-        number = max(0, int(self.tokens) - self.called)
+        number = max(0, int(self.tokens) - self.woken)
         if number:
-            self.called += number
-            self.called_at = now
+            self.woken += number
+            self.woken_at = now
         return number
 
     def due_at(self, now: Millis, before: Millis | None) -> Millis | None:
@@ -175,10 +175,10 @@ class Bucket:
         """
         if not self.waiting:
             return None
-        missing = max(0.0, 1 - (self.tokens - self.called))
+        missing = max(0.0, 1 - (self.tokens - self.woken))
         due = now + max(WAKE_EVERY, ceil(missing / self.drip))
-        if self.called:
-            due = min(due, max(now, self.called_at) + WOKEN_FOR + 1)
+        if self.woken:
+            due = min(due, max(now, self.woken_at) + WOKEN_FOR + 1)
         return due if before is None else min(before, due)
 
     def expires_at(self, now: Millis) -> Millis | None:
@@ -191,7 +191,7 @@ class Bucket:
 # -- turns: how many jobs of one key are ready or running --------------------------------------------------
 
 LOST_AFTER: Millis = 30_000  # if no job of a key is ready or running this long after a wake-up, it was lost
-# How long turns are passed on without a write. Less than LOST_AFTER, so that a `called_at` older than that means
+# How long turns are passed on without a write. Less than LOST_AFTER, so that a `woken_at` older than that means
 # that no turns are passed on any more.
 UNWRITTEN_FOR: Millis = 20_000
 CHECK_AFTER: Millis = 1_000  # after jobs start to wait; then the timer checks that jobs of their key are woken
@@ -203,12 +203,12 @@ EXPECTED_FOR: Millis = 60_000  # how long announced jobs are expected to wait, e
 class Turns(Slots):
     """Counts the jobs of one key that may be ready or running. Together they use up the key's size.
 
-    `called` counts the jobs that were inserted as ready or woken, and have not ended. `holders` are the jobs that
+    `woken` counts the jobs that were inserted as ready or woken, and have not ended. `holders` are the jobs that
     became due by themselves: retries, and jobs enqueued for later.
     """
 
-    called: int = 0
-    called_at: Millis = 0
+    woken: int = 0
+    woken_at: Millis = 0
     noted_at: Millis = 0  # when a process last announced that jobs wait
     doubted_at: Millis = 0  # since when jobs may wait that no process will wake, as theirs died; 0: there are none
     short: bool = False  # more jobs have left than were counted: the known count is outdated, or was wrong
@@ -218,31 +218,31 @@ class Turns(Slots):
         return cls(**{**data, "holders": dict(data["holders"])})
 
     def to_data(self) -> dict[str, Any]:
-        times = {"called_at": self.called_at, "noted_at": self.noted_at, "doubted_at": self.doubted_at}
-        return {**Slots.to_data(self), "called": self.called, **times}
+        times = {"woken_at": self.woken_at, "noted_at": self.noted_at, "doubted_at": self.doubted_at}
+        return {**Slots.to_data(self), "woken": self.woken, **times}
 
     @property
     def room(self) -> int:
-        return max(0, self.size - len(self.holders) - self.called)
+        return max(0, self.size - len(self.holders) - self.woken)
 
     def has_room_for(self, job_id: str) -> bool:
-        return job_id in self.holders or self.called > 0 or self.room > 0
+        return job_id in self.holders or self.woken > 0 or self.room > 0
 
     def take(self, job_id: str, token: int) -> None:
         if job_id not in self.holders:
-            self.called = max(0, self.called - 1)
+            self.woken = max(0, self.woken - 1)
         self.holders[job_id] = token
 
-    def depart(self, job_id: str, token: int, *, called: bool) -> None:
-        if not self.leave(job_id, token) and called:
+    def depart(self, job_id: str, token: int, *, had_turn: bool) -> None:
+        if not self.leave(job_id, token) and had_turn:
             self._count_off(1)
 
-    def call(self, number: int, now: Millis) -> int:
+    def wake(self, number: int, now: Millis) -> int:
         """Count up to `number` jobs as woken, as far as there is room; return how many."""
         number = min(number, self.room)
         if number:
-            self.called += number
-            self.called_at = now
+            self.woken += number
+            self.woken_at = now
         return number
 
     def nobody_came(self, number: int, now: Millis) -> None:
@@ -252,8 +252,8 @@ class Turns(Slots):
             self.waiting = False
 
     def _count_off(self, number: int) -> None:
-        self.short = self.short or self.called < number
-        self.called = max(0, self.called - number)
+        self.short = self.short or self.woken < number
+        self.woken = max(0, self.woken - number)
 
     def note(self, now: Millis) -> None:
         """Announce that jobs wait, or are about to. Plan a check that they are woken: their process may die first."""
@@ -268,14 +268,14 @@ class Turns(Slots):
     def clear_doubt(self, *, none_out: bool) -> None:
         """Do the check. If no job of the key is ready or running, the counted jobs do not exist, or are suspended."""
         if none_out and not self.holders:
-            self.called = 0
+            self.woken = 0
         if self.room:
             self.noted_at += 1  # processes that found no waiting job before must look again
         self.doubted_at = 0
 
-    def give_up_calls(self, now: Millis) -> None:
-        if not self.holders and abs(now - self.called_at) > LOST_AFTER:  # far in the future: written by a wrong clock
-            self.called = 0
+    def give_up_woken(self, now: Millis) -> None:
+        if not self.holders and abs(now - self.woken_at) > LOST_AFTER:  # far in the future: written by a wrong clock
+            self.woken = 0
 
     def differs(self, before: Mapping[str, Any]) -> bool:
         """Return whether to write. If as many jobs were woken as have left, the count is the same: skip the write.
@@ -285,23 +285,23 @@ class Turns(Slots):
         if self.short:
             return True
         data = self.to_data()
-        if self.called_at - before["called_at"] < UNWRITTEN_FOR:
-            data["called_at"] = before["called_at"]
+        if self.woken_at - before["woken_at"] < UNWRITTEN_FOR:
+            data["woken_at"] = before["woken_at"]
         return data != before
 
     @property
     def idle(self) -> bool:
-        return not (self.holders or self.called or self.waiting)
+        return not (self.holders or self.woken or self.waiting)
 
     def due_at(self, now: Millis, before: Millis | None) -> Millis | None:
         if self.doubted_at:
             check = min(self.doubted_at, now) + CHECK_AFTER
             return check + -check % CHECK_STEP
         due = Slots.due_at(self, now, before)
-        return due if due is not None or not self.called else now + LOST_AFTER + 1
+        return due if due is not None or not self.woken else now + LOST_AFTER + 1
 
     def expires_at(self, now: Millis) -> Millis | None:
-        return None if self.called else Slots.expires_at(self, now)
+        return None if self.woken else Slots.expires_at(self, now)
 
 
 State = Slots | Bucket | Turns
