@@ -393,7 +393,7 @@ async def test_a_claim_beside_an_insert_is_synced_with_it(store: SqliteStore) ->
 
 def synchronous(store: SqliteStore) -> int:
     assert store._threads
-    connection = store._threads.writer._link._connection
+    connection = store._threads.writer._write_connection._connection
     assert connection
     mode: int = connection.execute("PRAGMA synchronous").fetchone()[0]
     return mode

@@ -352,7 +352,7 @@ Steps = Callable[[SqliteStore], Coroutine[Any, Any, Any]]
 def counted(store: SqliteStore) -> Iterator[list[int]]:
     """How many instructions SQLite's machine runs on the writer's connection."""
     assert store._threads
-    connection = store._threads.writer._link._connection
+    connection = store._threads.writer._write_connection._connection
     assert connection
     steps = [0]
 

@@ -82,7 +82,7 @@ async def test_jobs_with_dedupe_keys_take_as_few_statements_as_others(
 def held_up(store: SqliteStore) -> Iterator[None]:
     """Let requests pile up meanwhile, so that they come into one commit."""
     assert store._threads
-    with store._threads.writer._link._lock:
+    with store._threads.writer._write_connection._lock:
         yield
 
 

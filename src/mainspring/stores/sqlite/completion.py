@@ -50,7 +50,7 @@ class SqliteCompletion:
         outcome: Callable[[], Outcome],
         committed: Callable[[Transaction], None],
     ) -> None:
-        self._link = WriteConnection(file)
+        self._write_connection = WriteConnection(file)
         self._clock = clock
         self._outcome = outcome
         self._committed = committed
@@ -101,8 +101,8 @@ class SqliteCompletion:
 
     def _begin(self) -> sqlite3.Connection:
         try:
-            self._connection = self._held.enter_context(self._link.use())
-            with self._link.file.errors():
+            self._connection = self._held.enter_context(self._write_connection.use())
+            with self._write_connection.file.errors():
                 self._connection.execute("BEGIN IMMEDIATE")
                 self._connection.set_authorizer(forbid_commit)
         except BaseException as error:
@@ -118,11 +118,11 @@ class SqliteCompletion:
                 self._finish(connection, error)
         finally:
             self._held.close()  # releases the write lock
-            self._link.close()
+            self._write_connection.close()
 
     def _finish(self, connection: sqlite3.Connection, error: BaseException | None) -> None:
         try:
-            with self._link.file.errors():
+            with self._write_connection.file.errors():
                 if error is None:
                     self._commit(connection)
         finally:

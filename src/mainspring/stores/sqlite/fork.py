@@ -32,17 +32,17 @@ class Store(Protocol):
     def forget_parent(self) -> None: ...
 
 
-_links: weakref.WeakSet[FileConnection] = weakref.WeakSet()
+_connections: weakref.WeakSet[FileConnection] = weakref.WeakSet()
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 _lock = threading.Lock()  # held during a fork, and while a connection is open that is not registered here
 _paused: list[FileConnection] = []
 _stuck: list[FileConnection] = []  # the child keeps them for ever: closing them there would harm the parent
 
 
-def close_for_forks(link: FileConnection) -> None:
+def close_for_forks(connection: FileConnection) -> None:
     """Have the connection closed before each fork."""
     with _lock:
-        _links.add(link)
+        _connections.add(connection)
 
 
 def tell_children(store: Store) -> None:
@@ -61,9 +61,9 @@ def postponed() -> Iterator[None]:
 def _before() -> None:
     _lock.acquire()
     end = time.monotonic() + FORK_WAIT
-    for link in list(_links):
-        paused = link.pause(max(0.0, end - time.monotonic()))
-        (_paused if paused else _stuck).append(link)
+    for connection in list(_connections):
+        paused = connection.pause(max(0.0, end - time.monotonic()))
+        (_paused if paused else _stuck).append(connection)
 
 
 def _after_in_parent() -> None:
@@ -72,15 +72,15 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
-    inherited.update(link.path for link in _stuck)
+    inherited.update(connection.path for connection in _stuck)
     for store in list(_stores):
         store.forget_parent()
     _resume()
 
 
 def _resume() -> None:
-    for link in _paused:
-        link.resume()
+    for connection in _paused:
+        connection.resume()
     _paused.clear()
     _lock.release()
 

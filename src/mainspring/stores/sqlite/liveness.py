@@ -245,19 +245,19 @@ class Listener:
 
     async def _notice_foreign_writes(self) -> None:
         """Wake the worker after each commit elsewhere, by any connection: `data_version` changes with it."""
-        link = FileConnection(self._file)
+        file_connection = FileConnection(self._file)
         last: tuple[sqlite3.Connection, int] | None = None
         try:
             while True:
                 seen = None
-                with contextlib.suppress(StoreError), link.use() as connection:  # the writer reports errors
+                with contextlib.suppress(StoreError), file_connection.use() as connection:  # the writer reports errors
                     seen = connection, connection.execute("PRAGMA data_version").fetchone()[0]
                 if seen != last:  # numbers of a reopened connection cannot be compared with earlier ones
                     last = seen
                     self._wake(Wake.JOBS | Wake.DOCUMENTS)
                 await asyncio.sleep(FOREIGN_WRITE_POLL)
         finally:
-            link.close()
+            file_connection.close()
 
     def stop(self) -> None:
         if self._socket is not None:

@@ -25,7 +25,7 @@ class Reader:
         self._file = file
         self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="mainspring-reader")
         self._local = threading.local()
-        self._links: list[FileConnection] = []
+        self._file_connections: list[FileConnection] = []
 
     async def run(
         self, function: Callable[Concatenate[sqlite3.Connection, P], R], *args: P.args, **kwargs: P.kwargs
@@ -36,20 +36,20 @@ class Reader:
 
     def close(self) -> None:
         self._pool.shutdown()
-        for link in self._links:
-            link.close()
+        for file_connection in self._file_connections:
+            file_connection.close()
 
     def _read(self, function: Callable[Concatenate[sqlite3.Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        with self._link().use() as connection:
+        with self._file_connection().use() as connection:
             connection.execute("BEGIN")
             try:
                 return function(connection, *args, **kwargs)
             finally:
                 roll_back(connection)
 
-    def _link(self) -> FileConnection:
-        link: FileConnection | None = getattr(self._local, "link", None)
-        if link is None:
-            link = self._local.link = FileConnection(self._file)
-            self._links.append(link)
-        return link
+    def _file_connection(self) -> FileConnection:
+        file_connection: FileConnection | None = getattr(self._local, "file_connection", None)
+        if file_connection is None:
+            file_connection = self._local.file_connection = FileConnection(self._file)
+            self._file_connections.append(file_connection)
+        return file_connection

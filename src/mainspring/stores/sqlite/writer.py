@@ -59,7 +59,7 @@ class Writer:
         self._inbox: queue.SimpleQueue[WriteRequest | None] = queue.SimpleQueue()
         self._busy_until = 0.0
         self._writing: Sequence[WriteRequest] = ()
-        self._link = WriteConnection(file)
+        self._write_connection = WriteConnection(file)
         self._durable, self._not_durable = InlineConnection(file, DURABLE), InlineConnection(file, NOT_DURABLE)
         self._synchronous: tuple[sqlite3.Connection | None, str] = None, ""
         self._thread = threading.Thread(target=self._run, name="mainspring-writer", daemon=True)
@@ -124,7 +124,7 @@ class Writer:
                 self._writing = ()
                 self._busy_until = time.monotonic() + IDLE_AFTER
                 answer(requests)
-        self._link.close()
+        self._write_connection.close()
         self._refuse_the_rest()
 
     def _refuse_the_rest(self) -> None:
@@ -165,7 +165,7 @@ class Writer:
 
     def _commit(self, requests: list[WriteRequest], work: Callable[[Transaction], None]) -> None:
         durable = any(request.durable for request in requests)
-        with self._link.use() as connection:
+        with self._write_connection.use() as connection:
             self._set_synchronous(connection, "FULL" if durable else "NORMAL")
             with Committing(connection, self._clock) as transaction:
                 work(transaction)
