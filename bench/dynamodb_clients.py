@@ -54,7 +54,7 @@ def main() -> None:
     print(f"{'client':12} {'GetItem':>9} {'PutItem':>9}   ms of CPU per call, best of {ROUNDS}")
     rounds = [{name: measure(name, endpoint()) for name in CLIENTS} for _ in range(ROUNDS)]
     for name in CLIENTS:
-        best = {kind: min(one[name][kind] for one in rounds) for kind in ("get", "put")}
+        best = {kind: min(measured[name][kind] for measured in rounds) for kind in ("get", "put")}
         print(f"{name:12} {best['get']:9.3f} {best['put']:9.3f}")
 
 

@@ -97,8 +97,8 @@ class Proxy:
 
     async def _answer_batch(self, request: web.Request, asked: dict[str, Any]) -> web.Response:
         """Each statement for itself, as the service does it."""
-        allowed = [self._allow(list(charges_of(one))) for one in asked["Statements"]]
-        passed = [one for one, good in zip(asked["Statements"], allowed, strict=True) if good]
+        allowed = [self._allow(list(charges_of(statement))) for statement in asked["Statements"]]
+        passed = [statement for statement, good in zip(asked["Statements"], allowed, strict=True) if good]
         answers: list[Any] = []
         if passed:
             response = await self._forward(request, json.dumps({**asked, "Statements": passed}).encode())
@@ -146,8 +146,8 @@ def charges(operation: str, asked: dict[str, Any]) -> Iterator[Charge]:
     elif operation == "GetItem":
         yield "read", asked["Key"]["PK"]["S"], 1.0
     elif operation == "BatchGetItem":
-        for one in asked["RequestItems"].values():
-            yield from (("read", key["PK"]["S"], 1.0) for key in one["Keys"])
+        for keys in asked["RequestItems"].values():
+            yield from (("read", key["PK"]["S"], 1.0) for key in keys["Keys"])
     elif operation == "TransactWriteItems":
         for action in asked["TransactItems"]:
             ((kind, request),) = action.items()
@@ -156,13 +156,13 @@ def charges(operation: str, asked: dict[str, Any]) -> Iterator[Charge]:
 
 def charges_of(statement: dict[str, Any]) -> Iterator[Charge]:
     values = statement["Parameters"]
-    yield from (("write", one["S"], 1.0) for one in values if one.get("S", "").startswith("job#"))
+    yield from (("write", value["S"], 1.0) for value in values if value.get("S", "").startswith("job#"))
     yield from (("write", place, 1.0) for place in places(values))
 
 
 def places(values: Any) -> Iterator[str]:
-    for one in values:
-        text = one.get("S", "")
+    for value in values:
+        text = value.get("S", "")
         if text.startswith(("wait#", "run#")):
             yield text
 
@@ -236,7 +236,7 @@ class Load:
             if not claims:
                 await asyncio.sleep(IDLE)
                 continue
-            await store.ack([Outcome(one.id, one.token, Move.DONE, ref=one.ref) for one in claims])
+            await store.ack([Outcome(claim.id, claim.token, Move.DONE, ref=claim.ref) for claim in claims])
             self.done += len(claims)
 
 

@@ -138,7 +138,7 @@ POSTGRES = [
     Goal("drain, one process, against pgqueuer", _ratio("drain-1", "pgqueuer"), least=2, unit=" ×"),
     Goal("drain, one process, of the raw batched floor", _ratio("drain-1", FLOOR, scale=100), least=60, unit=" %"),
     Goal("drain, two processes against one", _share("drain-2", "drain-1", scale=1), above=1, unit=" ×"),
-    Goal("drain in batches of 1000, against pg-boss", _ratio("drain-batch", "pg_boss"), least=1, unit=" ×"),
+    Goal("drain in chunks of 1000, against pg-boss", _ratio("drain-chunks", "pg_boss"), least=1, unit=" ×"),
     Goal("bulk enqueue, against the fastest peer", _fastest("enqueue-bulk"), least=1, unit=" ×"),
     Goal("start latency across processes, p50", _figure("latency", "p50"), below=3, unit=" ms"),
     Goal("start latency across processes, p99", _figure("latency", "p99"), below=15, unit=" ms"),

@@ -51,7 +51,7 @@ shown as not measured.
   from the enqueuer by running them. Only for Mainspring, pgqueuer and procrastinate.
 - **drain**: the peer's own worker, as a process of its own, empties a queue. From the moment when every worker process
   has its first job in hand until the last job has been acked.
-- **drain in batches** (PostgreSQL): the same with a handler that is called once for up to 1000 jobs. Only for
+- **drain in chunks** (PostgreSQL): the same with a handler that is called once for up to 1000 jobs. Only for
   Mainspring and pg-boss.
 - **limits** (only ours): the drain with a rate that is never reached, and beside 100 k jobs that a limit blocks, as
   shares of the drain without; the two are measured one after the other.
@@ -141,7 +141,7 @@ GROUND = {
     "postgres": """\
 All of them use one server, started for the run with its own defaults ({settings}), its data on the file system of the
 project; each measurement has a database of its own. They connect by TCP. Every job is one call of the handler, but
-in the drain in batches and for the raw loop, which calls none. What is written for Node is called and timed there.""",
+in the drain in chunks and for the raw loop, which calls none. What is written for Node is called and timed there.""",
 }
 
 

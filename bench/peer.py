@@ -103,9 +103,9 @@ class Peer(ABC):
         """Finish what was claimed: left alone, it would look like the work of a crashed worker."""
         self.cannot("claims apart from its worker")
 
-    def in_batches(self, size: int) -> None:
+    def in_chunks(self, size: int) -> None:
         """From now on fill in jobs whose handler is called once for so many, and start workers that do so."""
-        self.cannot("handler of batches here")
+        self.cannot("handler of chunks here")
 
     def limited(self, task: str, keys: int = 1) -> None:
         """From now on fill in jobs of that task of limited.py, of so many keys, and start workers for them.

@@ -78,7 +78,7 @@ class Case:
 
     def arguments_for(self, entry: Entry, *, quick: bool) -> dict[str, Any]:
         arguments = self.arguments | (self.quick if quick else {})
-        if self.measurement in ("drain", "drain_backlog", "drain_in_batches"):
+        if self.measurement in ("drain", "drain_backlog", "drain_in_chunks"):
             jobs = min(arguments.pop("most", entry.drain_jobs), entry.drain_jobs)
             arguments["jobs"] = jobs // QUICK if quick else jobs
         return arguments
@@ -139,8 +139,8 @@ POSTGRES: list[Case] = [
     Case("drain-1", "drain", {"workers": 1, "timeout": TIMEOUT}),
     Case("drain-2", "drain", {"workers": 2, "timeout": TIMEOUT}, rounds=2),
     Case(
-        "drain-batch",
-        "drain_in_batches",
+        "drain-chunks",
+        "drain_in_chunks",
         {"size": 1000, "workers": 1, "timeout": TIMEOUT},
         peers=("mainspring", "pg_boss"),
     ),

@@ -40,7 +40,7 @@ LINES = [
     Line("enqueue from 50 tasks while a worker listens, % of alone", "heard-50", "share", compared=False),
     Line("drain, 1 process, jobs/s", "drain-1", "rate"),
     Line("drain, 2 processes, jobs/s", "drain-2", "rate"),
-    Line("drain in batches of 1000, 1 process, jobs/s", "drain-batch", "rate"),
+    Line("drain in chunks of 1000, 1 process, jobs/s", "drain-chunks", "rate"),
     Line("start latency p50, ms", "latency", "p50", more_is_better=False),
     Line("start latency p99, ms", "latency", "p99", more_is_better=False),
     Line("lateness p50, ms", "lateness", "p50", more_is_better=False),

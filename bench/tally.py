@@ -17,7 +17,7 @@ from bench.peer import here
 if TYPE_CHECKING:
     from pathlib import Path
 
-CREW = "BENCH_CREW"  # how many worker processes there are
+WORKERS = "BENCH_WORKERS"  # how many worker processes there are
 SAMPLES = "BENCH_SAMPLES"  # how many lags to keep; a job's lag is the time at its start minus its number
 COUNT, FIRST, LAST, HEADER = range(4)
 WIDTH = 8
@@ -80,13 +80,13 @@ def _join() -> Tally:
         if _mine is None:
             place, _ = here()
             tally = Tally(place / f"tally-{os.getpid()}", int(os.environ.get(SAMPLES, "0")))
-            _meet(place, int(os.environ.get(CREW, "1")))
+            _meet(place, int(os.environ.get(WORKERS, "1")))
             tally.start()
             _mine = tally
     return _mine
 
 
-def _meet(place: Path, crew: int) -> None:
+def _meet(place: Path, workers: int) -> None:
     deadline = time.monotonic() + MEETING_SECONDS
-    while len(list(place.glob("tally-*"))) < crew and time.monotonic() < deadline:
+    while len(list(place.glob("tally-*"))) < workers and time.monotonic() < deadline:
         time.sleep(0.001)

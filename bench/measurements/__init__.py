@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bench.measurements.claim import claim
-from bench.measurements.drain import drain, drain_backlog, drain_in_batches
+from bench.measurements.drain import drain, drain_backlog, drain_in_chunks
 from bench.measurements.enqueue import enqueue, enqueue_concurrently, enqueue_heard, enqueue_in_bulk
 from bench.measurements.idle import idle
 from bench.measurements.latency import latency, lateness
@@ -25,7 +25,7 @@ MEASUREMENTS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
         enqueue_heard,
         drain,
         drain_backlog,
-        drain_in_batches,
+        drain_in_chunks,
         latency,
         lateness,
         idle,

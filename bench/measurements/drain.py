@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from bench.crew import Crew
+from bench.workers import Workers
 
 if TYPE_CHECKING:
     from bench.peer import Peer
@@ -19,25 +19,25 @@ RUN_UP = 10  # a tenth of the jobs are run before the clock starts
 
 async def drain(peer: Peer, *, jobs: int, workers: int, timeout: float) -> dict[str, float]:
     await peer.fill(jobs)
-    async with Crew(peer, workers) as crew:
-        await crew.run(jobs, timeout)
+    async with Workers(peer, workers) as processes:
+        await processes.run(jobs, timeout)
         end = time.time_ns()
-        memory = crew.peak_megabytes()
-    return {"rate": jobs * 1e9 / (end - crew.first), "megabytes": memory}
+        memory = processes.peak_megabytes()
+    return {"rate": jobs * 1e9 / (end - processes.first), "megabytes": memory}
 
 
-async def drain_in_batches(peer: Peer, *, jobs: int, size: int, workers: int, timeout: float) -> dict[str, float]:
+async def drain_in_chunks(peer: Peer, *, jobs: int, size: int, workers: int, timeout: float) -> dict[str, float]:
     """The same with a handler that is called once for so many jobs."""
-    peer.in_batches(size)
+    peer.in_chunks(size)
     return await drain(peer, jobs=jobs, workers=workers, timeout=timeout)
 
 
 async def drain_backlog(peer: Peer, *, jobs: int, workers: int, timeout: float) -> dict[str, float]:
     """How fast the first of many due jobs go, once a worker is at it; most of them are still there at the end."""
-    async with Crew(peer, workers) as crew:
-        await crew.start(jobs // RUN_UP, timeout)
-        first, begin = crew.count, time.perf_counter()
-        await crew.start(jobs, timeout)
-        last, end = crew.count, time.perf_counter()
-        memory = crew.peak_megabytes()
+    async with Workers(peer, workers) as processes:
+        await processes.start(jobs // RUN_UP, timeout)
+        first, begin = processes.count, time.perf_counter()
+        await processes.start(jobs, timeout)
+        last, end = processes.count, time.perf_counter()
+        memory = processes.peak_megabytes()
     return {"rate": (last - first) / (end - begin), "megabytes": memory}

@@ -6,7 +6,7 @@ import asyncio
 import signal
 from typing import TYPE_CHECKING
 
-from bench.crew import Crew
+from bench.workers import Workers
 
 if TYPE_CHECKING:
     from bench.peer import Peer
@@ -40,10 +40,10 @@ async def enqueue_heard(peer: Peer, *, seconds: float, tasks: int, timeout: floa
     """
     await peer.enqueue_for(seconds / WARM_UP_SHARE, tasks)
     unheard = await peer.enqueue_for(seconds, tasks)
-    async with Crew(peer) as crew:
-        await crew.settle(timeout)
+    async with Workers(peer) as workers:
+        await workers.settle(timeout)
         await asyncio.sleep(SETTLE_SECONDS)
-        crew.signal(signal.SIGSTOP)
+        workers.signal(signal.SIGSTOP)
         heard = await peer.enqueue_for(seconds, tasks)
-        crew.signal(signal.SIGKILL)
+        workers.signal(signal.SIGKILL)
     return {"rate": heard, "unheard": unheard, "share": heard / unheard * 100}

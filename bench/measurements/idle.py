@@ -7,8 +7,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from bench.crew import Crew, server_cpu_seconds
 from bench.peer import SERVER
+from bench.workers import Workers, server_cpu_seconds
 
 if TYPE_CHECKING:
     from bench.peer import Peer
@@ -18,13 +18,13 @@ SETTLE_SECONDS = 3.0
 
 async def idle(peer: Peer, *, seconds: float, timeout: float) -> dict[str, float]:
     await peer.enqueue(0)
-    async with Crew(peer) as crew:
-        await crew.run(1, timeout)
+    async with Workers(peer) as workers:
+        await workers.run(1, timeout)
         await asyncio.sleep(SETTLE_SECONDS)
-        worker, server, begin = crew.cpu_seconds(), server_cpu_seconds(), time.perf_counter()
+        worker, server, begin = workers.cpu_seconds(), server_cpu_seconds(), time.perf_counter()
         await asyncio.sleep(seconds)
         share = 100 / (time.perf_counter() - begin)
-        figures = {"percent": (crew.cpu_seconds() - worker) * share, "megabytes": crew.peak_megabytes()}
+        figures = {"percent": (workers.cpu_seconds() - worker) * share, "megabytes": workers.peak_megabytes()}
         if SERVER in os.environ:
             figures["server"] = (server_cpu_seconds() - server) * share
         return figures

@@ -8,7 +8,7 @@ import time
 from statistics import quantiles
 from typing import TYPE_CHECKING
 
-from bench.crew import Crew
+from bench.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,33 +21,33 @@ HOUR = 3600 * 10**9
 
 async def latency(peer: Peer, *, jobs: int, timeout: float) -> dict[str, float]:
     """One job at a time at random intervals; from before the call to enqueue until the handler runs."""
-    async with Crew(peer, samples=WARM_UP + jobs) as crew:
-        await _warm_up(peer, crew, timeout)
+    async with Workers(peer, samples=WARM_UP + jobs) as workers:
+        await _warm_up(peer, workers, timeout)
         chance = random.Random(1)
         for _ in range(jobs):
             await asyncio.sleep(chance.uniform(0.005, 0.020))
             await peer.enqueue_now()
-        await crew.run(WARM_UP + jobs, timeout)
-    return _summary(crew.lags())
+        await workers.run(WARM_UP + jobs, timeout)
+    return _summary(workers.lags())
 
 
 async def lateness(peer: Peer, *, jobs: int, seconds: float, timeout: float) -> dict[str, float]:
     """Jobs set for times spread over some seconds; from that time until the handler runs. Early ones are negative."""
-    async with Crew(peer, samples=WARM_UP + jobs) as crew:
-        await _warm_up(peer, crew, timeout)
+    async with Workers(peer, samples=WARM_UP + jobs) as workers:
+        await _warm_up(peer, workers, timeout)
         chance = random.Random(2)
         start = time.time() + 1.5
         for _ in range(jobs):
             when = round(start + chance.uniform(0, seconds), 3)  # milliseconds: what every peer can store
             await peer.enqueue_at(round(when * 1e9), when)
-        await crew.run(WARM_UP + jobs, timeout)
-    return _summary(crew.lags())
+        await workers.run(WARM_UP + jobs, timeout)
+    return _summary(workers.lags())
 
 
-async def _warm_up(peer: Peer, crew: Crew, timeout: float) -> None:
+async def _warm_up(peer: Peer, workers: Workers, timeout: float) -> None:
     for number in range(WARM_UP):
         await peer.enqueue(number)
-    await crew.run(WARM_UP, timeout)
+    await workers.run(WARM_UP, timeout)
     await asyncio.sleep(0.5)
 
 

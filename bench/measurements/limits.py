@@ -5,8 +5,8 @@ from __future__ import annotations
 from statistics import harmonic_mean, median
 from typing import TYPE_CHECKING
 
-from bench.crew import Crew
 from bench.measurements.drain import drain
+from bench.workers import Workers
 
 if TYPE_CHECKING:
     from bench.peer import Peer
@@ -40,10 +40,10 @@ async def fairness(peer: Peer, *, backlog: int, keys: int, probes: int, timeout:
     """One tenant has a backlog; single jobs of others come along, each of a tenant that had a job before."""
     peer.limited("served", keys)
     await peer.fill(keys)
-    async with Crew(peer) as crew:
-        await crew.run(keys, timeout)
+    async with Workers(peer) as workers:
+        await workers.run(keys, timeout)
         peer.limited("served", 1)
         await peer.fill(backlog)
-        await crew.start(keys + 1, timeout)
+        await workers.start(keys + 1, timeout)
         delays = [await peer.probe(f"tenant {number}", timeout) for number in range(min(probes, keys))]
     return {"worst": max(delays), "median": median(delays)}

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from bench.celebrated import AT, write_people
-from bench.crew import Crew
+from bench.workers import Workers
 
 if TYPE_CHECKING:
     from bench.peer import Peer
@@ -29,7 +29,7 @@ async def burst(peer: Peer, *, people: int, timeout: float) -> dict[str, float]:
     await import_people(peer, people=people)
     at = time.time() + SETTLE_SECONDS
     os.environ[AT] = str(at)
-    async with Crew(peer) as crew:
-        await crew.start(people, timeout)
-        fired, ran = await peer.last_fired() - at, crew.last / 1e9 - at
+    async with Workers(peer) as workers:
+        await workers.start(people, timeout)
+        fired, ran = await peer.last_fired() - at, workers.last / 1e9 - at
     return {"rate": people / fired, "ran": people / ran, "last": ran}

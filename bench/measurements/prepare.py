@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from bench.crew import Crew
 from bench.peer import Unsupported
+from bench.workers import Workers
 
 if TYPE_CHECKING:
     from bench.peer import Peer
@@ -29,5 +29,5 @@ async def _finish(peer: Peer, jobs: int, timeout: float) -> None:
         await peer.fill_finished(jobs)
     except Unsupported:
         await peer.fill(jobs)
-        async with Crew(peer) as crew:
-            await crew.run(jobs, timeout)
+        async with Workers(peer) as workers:
+            await workers.run(jobs, timeout)

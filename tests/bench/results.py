@@ -14,7 +14,7 @@ FIGURES = {
     "enqueue_in_bulk": {"rate": 90_000.0},
     "enqueue_heard": {"rate": 950.0, "unheard": 1000.0, "share": 95.0},
     "drain": {"rate": 30_000.0, "megabytes": 60.0},
-    "drain_in_batches": {"rate": 40_000.0, "megabytes": 60.0},
+    "drain_in_chunks": {"rate": 40_000.0, "megabytes": 60.0},
     "drain_backlog": {"rate": 29_000.0, "megabytes": 60.0},
     "latency": {"p50": 2.0, "p99": 9.0, "max": 11.0, "min": 1.0},
     "lateness": {"p50": 3.0, "p99": 8.0, "max": 9.0, "min": -1.0},

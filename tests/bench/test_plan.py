@@ -35,8 +35,8 @@ def test_the_mixed_cases_are_played_by_us_by_pgqueuer_and_by_the_floor() -> None
         assert {name for name, entry in entries.items() if case.takes(entry)} == {"mainspring", "pgqueuer", "floor"}
 
 
-def test_batches_are_drained_by_us_and_by_pg_boss() -> None:
-    case = next(case for case in plan.POSTGRES if case.name == "drain-batch")
+def test_chunks_are_drained_by_us_and_by_pg_boss() -> None:
+    case = next(case for case in plan.POSTGRES if case.name == "drain-chunks")
     entries = [entry for entry in roster.read("postgres") if case.takes(entry)]
     assert [entry.name for entry in entries] == ["mainspring", "pg_boss"]
     assert case.arguments_for(entries[0], quick=False)["jobs"] == entries[0].drain_jobs

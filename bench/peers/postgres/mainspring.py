@@ -74,7 +74,7 @@ class Arguments(TypedDict):
     s: str
 
 
-@app.task(chunk=Chunk(here()[1].get("batch", 1)))
+@app.task(chunk=Chunk(here()[1].get("chunk", 1)))
 async def noops(jobs: list[Arguments]) -> None:
     for job in jobs:
         tally.mark(job["n"])
@@ -97,7 +97,7 @@ class Ours(Peer):
         if self.task:
             await limits.fill(limited, self.task, numbers, self.keys)
             return
-        task = noops if "batch" in self.settings else noop
+        task = noops if "chunk" in self.settings else noop
         await task.enqueue_many({"n": number, "s": TEXT} for number in numbers)
 
     async def enqueue_at(self, number: int, when: float) -> None:
@@ -127,8 +127,8 @@ class Ours(Peer):
         stats = await app.stats()
         return not any(stats.due.values()) and not any(counts[Status.RUNNING] for counts in stats.queues)
 
-    def in_batches(self, size: int) -> None:
-        self.settings = {**self.settings, "batch": size}
+    def in_chunks(self, size: int) -> None:
+        self.settings = {**self.settings, "chunk": size}
 
     def limited(self, task: str, keys: int = 1) -> None:
         self.task, self.keys = task, keys

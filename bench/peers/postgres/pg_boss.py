@@ -24,7 +24,7 @@ from bench.peers.postgres._node import NodePeer
 class PgBoss(NodePeer):
     script = "pg_boss.mjs"
 
-    def in_batches(self, size: int) -> None:
+    def in_chunks(self, size: int) -> None:
         self.settings = {**self.settings, "batch": size, "together": True}
 
 

@@ -59,10 +59,10 @@ function write() {
 function join() {
   const opened = fs.openSync(path.join(place, `tally-${process.pid}`), "w+");
   fs.ftruncateSync(opened, (HEADER + samples) * WIDTH);
-  const crew = Number(process.env.BENCH_CREW || "1");
+  const workers = Number(process.env.BENCH_WORKERS || "1");
   const clock = new Int32Array(new SharedArrayBuffer(4));
   const deadline = Date.now() + 60_000;
-  while (fs.readdirSync(place).filter((name) => name.startsWith("tally-")).length < crew && Date.now() < deadline) {
+  while (fs.readdirSync(place).filter((name) => name.startsWith("tally-")).length < workers && Date.now() < deadline) {
     Atomics.wait(clock, 0, 0, 1);
   }
   header.writeBigInt64LE(BigInt(Math.round(now())), WIDTH);

@@ -28,7 +28,7 @@ async function noop(data) {
   mark(data.n);
 }
 
-/** unless batches are what is measured. */
+/** unless chunks are what is measured. */
 async function together(jobs) {
   for (const job of jobs) mark(job.data.n);
 }

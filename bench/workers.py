@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from bench.peer import PLACE, SERVER, SETTINGS
-from bench.tally import CREW, SAMPLES, Tally
+from bench.tally import SAMPLES, WORKERS, Tally
 
 if TYPE_CHECKING:
     from bench.peer import Peer
@@ -31,7 +31,7 @@ class TooSlow(Exception):
 
 
 @dataclass
-class Crew:
+class Workers:
     peer: Peer
     size: int = 1
     samples: int = 0
@@ -62,7 +62,7 @@ class Crew:
         env = os.environ | {
             PLACE: str(self.peer.place),
             SETTINGS: json.dumps(dict(self.peer.settings)),
-            CREW: str(self.size),
+            WORKERS: str(self.size),
             SAMPLES: str(self.samples),
         }
         with self._log(number).open("wb") as log:
