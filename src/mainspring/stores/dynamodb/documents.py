@@ -150,8 +150,8 @@ def apart(bundles: Sequence[Bundle]) -> list[list[int]]:
         names: set[object] = {write.key for write in bundle.writes}
         names |= {(job.task, job.dedupe_key) for job in bundle.jobs if job.dedupe_key is not None}
         for name in names:
-            one, other = first_of(number), first_of(users.setdefault(name, number))
-            joined[max(one, other)] = min(one, other)
+            own, other = first_of(number), first_of(users.setdefault(name, number))
+            joined[max(own, other)] = min(own, other)
     groups: defaultdict[int, list[int]] = defaultdict(list)
     for number in range(len(bundles)):
         groups[first_of(number)].append(number)

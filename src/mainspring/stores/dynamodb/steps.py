@@ -138,8 +138,8 @@ async def save_beforehand(table: Table, outcome: Outcome) -> Outcome | None:
     beside = [Room(OTHER_ITEMS, len((outcome.result or "").encode())), *map(room_for_job, outcome.follow_ups)]
     if not outcome.steps or sum(map(room_for_step, outcome.steps), start=sum(beside, start=Room())).fits():
         return outcome
-    one = Save(outcome.job_id, outcome.token, outcome.steps, ref=outcome.ref)
-    return None if await save_whole(table, one) is None else replace(outcome, steps=())
+    save = Save(outcome.job_id, outcome.token, outcome.steps, ref=outcome.ref)
+    return None if await save_whole(table, save) is None else replace(outcome, steps=())
 
 
 # -- manual operations ------------------------------------------------------------------------------------

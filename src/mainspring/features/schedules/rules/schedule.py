@@ -160,7 +160,10 @@ class Schedule:
         if (usual := self._decide_for_one(line, first, now)) is not None:
             return usual
         fires, drops = catch_up(line, self.misfire, self._pauses(), first, now)
-        decided = max([*(fire.occurrence for fire in fires), *(drop.last for drop in drops)], key=lambda one: one.utc)
+        decided = max(
+            [*(fire.occurrence for fire in fires), *(drop.last for drop in drops)],
+            key=lambda occurrence: occurrence.utc,
+        )
         return Decision(tuple(fires), tuple(drops), decided, self._beyond_pause(line, line.after(now)))
 
     def _decide_for_one(self, line: Timeline, first: Occurrence, now: datetime) -> Decision | None:
