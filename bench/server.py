@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 USER = "bench"
 START_SECONDS = 60.0
-SHOWN = (
+SHOWN_SETTINGS = (
     "server_version",
     "fsync",
     "synchronous_commit",
@@ -142,8 +142,8 @@ class Server:
 
     def settings(self) -> dict[str, str]:
         with psycopg.connect(self.url("postgres")) as connection:
-            rows = [connection.execute("SELECT current_setting(%s)", [name]).fetchone() for name in SHOWN]
-        return {name: str(row[0]) for name, row in zip(SHOWN, rows, strict=True) if row}
+            rows = [connection.execute("SELECT current_setting(%s)", [name]).fetchone() for name in SHOWN_SETTINGS]
+        return {name: str(row[0]) for name, row in zip(SHOWN_SETTINGS, rows, strict=True) if row}
 
     def _tables(self, database: str) -> list[str]:
         with psycopg.connect(self.url(database)) as connection:

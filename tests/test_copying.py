@@ -41,7 +41,7 @@ from tests.stores.sqlite.template import fresh_database
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "POLL", 0.0)
+    monkeypatch.setattr(copying, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(copying, "RETRY_DELAYS", (0.0, 0.0))
     monkeypatch.setattr(copying, "PAGE_SIZE", 2)
 

@@ -54,7 +54,7 @@ class SystemClock:
 SKEW: Millis = 5_000
 """Clocks of machines may differ by this much. A stored time further ahead than this was written by a wrong clock."""
 
-SETTLE = 30.0  # seconds that a clock must keep its new time before a jump is accepted
+SETTLE_SECONDS = 30.0  # that a clock must keep its new time before a jump is accepted
 TOLERANCE: Millis = 2_000  # smaller jumps are accepted at once: NTP steps, the resolution of virtual machines
 FASTEST_SLEW = 0.001  # NTP may run a clock faster or slower by this share; twice what Linux does
 GREAT_LEAP: Millis = 86_400_000  # after a jump forward by more than this, nothing is deleted for `DOUBT`
@@ -112,7 +112,7 @@ class SteadyClock:
     a thread that finds the state changed by another thread starts over.
     """
 
-    def __init__(self, source: Clock | None = None, *, settle: float = SETTLE) -> None:
+    def __init__(self, source: Clock | None = None, *, settle: float = SETTLE_SECONDS) -> None:
         self._wall: Callable[[], int] = time.time_ns
         self.elapsed: Callable[[], float] = since_boot
         self.monotonic: Callable[[], float] = time.monotonic

@@ -37,11 +37,11 @@ T = TypeVar("T")
 
 PAGE_SIZE = 1000  # records
 MAX_SWEEPS = 5
-POLL = 0.2  # seconds
+POLL_SECONDS = 0.2  # between two looks at the jobs that still run
 RETRY_DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0)  # seconds, for a store that cannot be reached
 TEXTS_FOR_PEOPLE = ("error", "reason", "note")  # fields of a job that no program depends on
 MARK = "\N{REPLACEMENT CHARACTER}"
-SHOWN = 5  # jobs in a message
+MAX_SHOWN_JOBS = 5  # in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,13 +249,13 @@ class Copy:
             self._tell(Step("waiting for running jobs", most - running, most))
             if time.monotonic() >= end:
                 await self._give_up()
-            await asyncio.sleep(POLL)
+            await asyncio.sleep(POLL_SECONDS)
             await self.source.reap()
             running = await self.source.under_way()
             most = max(most, running)
 
     async def _give_up(self) -> None:
-        page = await self.source.find(Filter(statuses=(Status.RUNNING,)), limit=SHOWN)
+        page = await self.source.find(Filter(statuses=(Status.RUNNING,)), limit=MAX_SHOWN_JOBS)
         listed = ", ".join(describe(job) for job in page.jobs) or "a transaction that has enqueued and is not committed"
         for undo in reversed(self._undo):  # the source last: its halt says that a copy is under way
             await undo()
@@ -277,7 +277,7 @@ class Copy:
                 done = await self._sweep(kind, tally, done, total, "verifying" if number else "copying")
                 self.report.loaded[kind] = self.report.loaded.get(kind, 0) + tally.loaded
             if any(tally.running for tally in self.report.kinds.values()):
-                await asyncio.sleep(POLL)
+                await asyncio.sleep(POLL_SECONDS)
                 await self._drain()
                 continue
             still = {kind for kind, tally in self.report.kinds.items() if tally.loaded}

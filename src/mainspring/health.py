@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from mainspring.clock import SETTLE, Clock, SteadyClock, to_datetime
+from mainspring.clock import SETTLE_SECONDS, Clock, SteadyClock, to_datetime
 from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.events import Bus, StoreBack, StoreLost, StoreThrottled, ThrottlingOver
 from mainspring.stores.protocol import EVERY_QUEUE, DueTask, Locking, Stats, Store, WorkerInfo, shown_due
@@ -150,7 +150,7 @@ def clock_problem(clock: Clock) -> str:
     where = "ahead" if departure.by > 0 else "back"
     return (
         f"the machine's clock jumped {abs(departure.by) / 1000:.0f} s {where}; jobs go by the old time until the clock "
-        f"has kept its new time for {SETTLE:.0f} s"
+        f"has kept its new time for {SETTLE_SECONDS:.0f} s"
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 MAX_LEVELS = 190  # of nesting; Pydantic reads 200, and a value may be stored within another
 MAX_DIGITS = 4300  # of an integer; Python reads no more
 SPARE_LEVELS = 200 - MAX_LEVELS
-SHORT = 2 * MAX_LEVELS  # a text of up to this many characters is not nested too deep and has no too long number
+MAX_UNCHECKED_CHARS = 2 * MAX_LEVELS  # a text of up to this length is not nested too deep and has no too long number
 NOTHING: Mapping[str, Any] = {}
 
 
@@ -63,7 +63,7 @@ def problem_of_json(text: str, value: Any) -> str | None:
     """
     if "null" in text and has_nan(value):
         return "it has a NaN or an infinity, which JSON does not have; give None or text instead"
-    if len(text) > SHORT and (is_perhaps_deep(text) or has_perhaps_long_number(text)):
+    if len(text) > MAX_UNCHECKED_CHARS and (is_perhaps_deep(text) or has_perhaps_long_number(text)):
         return problem_of_reading(text)
     return None
 

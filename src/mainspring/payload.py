@@ -21,7 +21,7 @@ from pydantic_core import PydanticSerializationError
 from typing_extensions import TypedDict
 
 from mainspring.errors import CannotStoreResult, ConfigurationError, InvalidPayload
-from mainspring.json_text import SHORT, problem_of_json
+from mainspring.json_text import MAX_UNCHECKED_CHARS, problem_of_json
 from mainspring.signature import Signature
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -124,7 +124,8 @@ class Payload:
     def _dump(self, value: Any) -> str:
         """Return JSON in the form that `load` takes: by alias, without computed fields."""
         text = self._serialize(value, by_alias=True, round_trip=True).decode()
-        if ("null" in text or len(text) > SHORT) and (problem := problem_of_json(text, value)):  # most skip the check
+        # most texts skip the check
+        if ("null" in text or len(text) > MAX_UNCHECKED_CHARS) and (problem := problem_of_json(text, value)):
             msg = f"task {self.task!r} cannot keep this payload: {problem}"
             raise InvalidPayload(msg)
         return text

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mainspring import Context, Limit, Mainspring, Rate, Retention, Retry
-from mainspring.clock import SETTLE, SteadyClock
+from mainspring.clock import SETTLE_SECONDS, SteadyClock
 from mainspring.events import ClockHeld, ClockSettled, ScheduleFired
 from mainspring.features.limits.options import COLLECTION as LIMITS
 from mainspring.health import State
@@ -150,7 +150,7 @@ async def test_a_lasting_jump_is_accepted_within_a_minute(shop: Shop) -> None:
         await shop.app.schedules.list()
         shop.machine.shift(HOUR)
         await eventually(lambda: shop.held == [HOUR])
-        await shop.pass_by(SETTLE - 5)
+        await shop.pass_by(SETTLE_SECONDS - 5)
         assert (shop.ran, shop.fired) == ([], [])
         await shop.pass_by(5, lambda: shop.ran == ["later"] and len(shop.fired) == 1)
         await eventually(lambda: shop.settled == [pytest.approx(HOUR, abs=5)])
@@ -163,7 +163,7 @@ async def test_a_jump_of_a_few_seconds_is_not_reported() -> None:
     watch = ClockWatch(shop.app.runtime)
     await watch.look()
     machine.shift(3)
-    for _ in range(round(SETTLE) + 5):
+    for _ in range(round(SETTLE_SECONDS) + 5):
         await watch.look()
         machine.advance(1)
     assert shop.app.store.clock.now() == machine.now()
@@ -179,7 +179,7 @@ async def test_jobs_run_on_after_a_clock_that_was_ahead_goes_back(shop: Shop) ->
     async with working(app, concurrency=10):
         machine.shift(HOUR)
         await eventually(lambda: shop.held == [HOUR])
-        await shop.pass_by(SETTLE, lambda: len(shop.settled) == 1 and len(shop.fired) == 1)
+        await shop.pass_by(SETTLE_SECONDS, lambda: len(shop.settled) == 1 and len(shop.fired) == 1)
         for task in ("flaky", "limited", "limited", "rated", "rated", "rated"):
             await shop.enqueue(task)
         await eventually(lambda: "flaky" in shop.ran and "rated" in shop.ran)
@@ -189,7 +189,7 @@ async def test_jobs_run_on_after_a_clock_that_was_ahead_goes_back(shop: Shop) ->
         shop.ran.append("rated")
         machine.shift(-HOUR)
         await eventually(lambda: shop.held == [HOUR, pytest.approx(-HOUR, abs=5)])
-        await shop.pass_by(SETTLE, lambda: len(shop.settled) == 2)
+        await shop.pass_by(SETTLE_SECONDS, lambda: len(shop.settled) == 2)
         shop.gate.set()
         await shop.enqueue("rated")
         await shop.pass_by(3, lambda: "limited" in shop.ran and shop.ran.count("rated") >= 2)
@@ -238,7 +238,7 @@ async def test_a_jump_of_a_year_deletes_nothing_even_if_it_is_accepted(
         await eventually(lambda: is_completed(app, job.id))
         machine.shift(timedelta(days=365))
         await eventually(lambda: len(shop.held) == 1)
-        await shop.pass_by(SETTLE, lambda: len(shop.settled) == 1)
+        await shop.pass_by(SETTLE_SECONDS, lambda: len(shop.settled) == 1)
         await shop.pass_by(60)
         health = await app.health()
         assert health.state is State.DEGRADED

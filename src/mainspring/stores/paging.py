@@ -11,7 +11,7 @@ from mainspring.errors import ConfigurationError
 from mainspring.stores.documents import Document, Listing
 from mainspring.stores.protocol import Store
 
-PAGE = 500
+DOCUMENTS_PER_PAGE = 500
 MAX_LIMIT = 2**31 - 1  # the largest `integer` of PostgreSQL
 CURSOR = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")  # the id of a page's last job
 
@@ -27,7 +27,7 @@ def check_page(limit: Any, cursor: Any) -> None:
 
 
 async def pages(
-    store: Store, collection: str, group: str | None = "", *, size: int = PAGE
+    store: Store, collection: str, group: str | None = "", *, size: int = DOCUMENTS_PER_PAGE
 ) -> AsyncIterator[Sequence[Document]]:
     """Yield the documents of a group in pages, in the order of their ids; with group=None those of all groups."""
     seen: tuple[str, str] | None = None

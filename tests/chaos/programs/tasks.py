@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mainspring import Rate
 from mainspring.app import Mainspring
-from mainspring.clock import SETTLE, Clock, Millis, SteadyClock, SystemClock
+from mainspring.clock import SETTLE_SECONDS, Clock, Millis, SteadyClock, SystemClock
 from mainspring.context import Context
 from mainspring.events import JobCompleted
 from mainspring.job import NewJob
@@ -38,7 +38,7 @@ class WoundClock(SystemClock):
         return super().now() + 1000 * int(self._file.read_text())
 
 
-def shop_by_wound_clock(folder: str, who: str, settings: str = "", settle: float = SETTLE) -> Shop:
+def shop_by_wound_clock(folder: str, who: str, settings: str = "", settle: float = SETTLE_SECONDS) -> Shop:
     """One that goes by a clock which the test can set, and has a task with a rate."""
     shop = Shop(folder, who, settings, SteadyClock(WoundClock(folder), settle=settle))
     define_paced(shop)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from mainspring.cli import logs
-from mainspring.clock import SETTLE
+from mainspring.clock import SETTLE_SECONDS
 from mainspring.job import LIVE
 from mainspring.stores.protocol import Filter
 from mainspring.stores.sqlite import liveness
@@ -21,7 +21,9 @@ def work(folder: str, who: str, settings: str = "", **worker: Any) -> int:
     return run(Shop(folder, who, settings), **worker)
 
 
-def work_by_wound_clock(folder: str, who: str, settings: str = "", settle: float = SETTLE, **worker: Any) -> int:
+def work_by_wound_clock(
+    folder: str, who: str, settings: str = "", settle: float = SETTLE_SECONDS, **worker: Any
+) -> int:
     return run(shop_by_wound_clock(folder, who, settings, settle), **worker)
 
 

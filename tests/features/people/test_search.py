@@ -79,7 +79,7 @@ async def test_a_changed_person_is_found_by_the_new_values(app: Mainspring) -> N
 async def test_pages_follow_each_other(
     app: Mainspring, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "PAGE", 7)
+    monkeypatch.setattr(api, "PEOPLE_PER_PAGE", 7)
     monkeypatch.setattr(api, "MAX_SCANNED", 21)
     for person in (ANA, BOB, CAT):
         await app.people.delete(person.id)
@@ -101,7 +101,7 @@ async def test_pages_follow_each_other(
 
 
 async def test_a_page_looks_at_so_many_people_and_no_more(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "PAGE", 1)
+    monkeypatch.setattr(api, "PEOPLE_PER_PAGE", 1)
     monkeypatch.setattr(api, "MAX_SCANNED", 2)
     first = await app.people.find(name="leeds")
     assert (first.people, first.cursor) == ([], "bob")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.clock import SETTLE, SteadyClock
+from mainspring.clock import SETTLE_SECONDS, SteadyClock
 from mainspring.stores.protocol import Timekeeping
 from mainspring.stores.sqlite import SqliteStore, timekeeper
 from mainspring.testing.clock import ManualClock
@@ -43,7 +43,7 @@ async def test_a_jump_that_one_of_them_believes_is_believed_by_all(tmp_path: Pat
     first, second = [await process(tmp_path, machine) for _ in range(2)]
     machine.shift(3600)
     first.clock.now()
-    machine.advance(SETTLE)
+    machine.advance(SETTLE_SECONDS)
     assert first.clock.now() == machine.now()
     first.keep_time(0)
     assert second.clock.now() == machine.now()  # though it has not looked until now

@@ -32,7 +32,7 @@ SIGNAL_RETENTION = timedelta(days=30)
 REPEAT_WAKE_AFTER: Millis = 20_000
 """After a signal was written. Stores notify workers only of what is due within 15 s; this is found by polling."""
 MAX_SENDER_SKEW: Millis = 10 * 60_000  # how far the clocks of two senders may differ
-PAGE = 100
+SIGNALS_PER_PAGE = 100
 MAX_KEY_LENGTH = 180  # characters; short enough for "wait for <key>" as the name of a step
 
 
@@ -164,12 +164,12 @@ async def next_signal(run: DurableRun, key: str) -> Signal | None:
     seen = run.consumed.setdefault(key, seen_by(run, key))
     after = just_before(max(seen), run.store.clock.now()) if seen else None
     while True:
-        listing = Listing(COLLECTION, key, None if after is None else (key, after), PAGE)
+        listing = Listing(COLLECTION, key, None if after is None else (key, after), SIGNALS_PER_PAGE)
         page = await run.store.browse(listing)
         new = next((document for document in page if document.key.id not in seen), None)
         if new is not None:
             return Signal.from_document(new)
-        if len(page) < PAGE:
+        if len(page) < SIGNALS_PER_PAGE:
             return None
         after = page[-1].key.id
 

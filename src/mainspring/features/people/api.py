@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 MAX_TRIES = 20  # of a change while other processes change the same person
 PEOPLE_PER_WRITE = 1024  # SQLite writes a power of two of them in the fewest statements
-PAGE = 500
+PEOPLE_PER_PAGE = 500
 MAX_SCANNED = 10_000  # people per page of a search
 
 CancelWhere = Callable[..., Awaitable[object]]  # see `app.jobs.cancel_where`
@@ -269,8 +269,8 @@ class People:
         search = Search(email, name, tz, kind, attributes or {})
         people: list[Person] = []
         unreadable: dict[str, str] = {}
-        for _ in range(MAX_SCANNED // PAGE):
-            page = await self._candidates(search, cursor, limit if search.is_for_all else PAGE)
+        for _ in range(MAX_SCANNED // PEOPLE_PER_PAGE):
+            page = await self._candidates(search, cursor, limit if search.is_for_all else PEOPLE_PER_PAGE)
             for person_id, person in page:
                 if isinstance(person, InvalidPerson):
                     unreadable[person_id] = str(person)
@@ -316,7 +316,7 @@ class People:
     async def all(self, where: Callable[[Person], bool] = lambda _person: True) -> AsyncIterator[Person]:
         """Yield the people for which `where` is true. This reads every person, a page at a time."""
         seen: str | None = None
-        while page := await self.list(limit=PAGE, after=seen):
+        while page := await self.list(limit=PEOPLE_PER_PAGE, after=seen):
             for person in filter(where, page):
                 yield person
             seen = page[-1].id

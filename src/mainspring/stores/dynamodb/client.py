@@ -35,8 +35,8 @@ from mainspring.stores.dynamodb.credentials import Credentials, Signer
 
 log = get_log("mainspring.dynamodb")
 
-BUDGET = 15.0  # seconds for one call with all its retries
-TIMEOUT = 5.0  # seconds for one try
+MAX_CALL_SECONDS = 15.0  # with all retries
+MAX_TRY_SECONDS = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.025, 1.0  # seconds
 LARGE_REQUEST = 2**20  # bytes; sending more at once would block the event loop
 MAX_CONNECTIONS = 64  # per event loop; a caller that needs another one waits
@@ -89,7 +89,7 @@ class Setback(Exception):
 class Client:
     def __init__(
         self, region: str | None = None, endpoint: str | None = None, profile: str | None = None, *,
-        budget: float = BUDGET, timeout: float = TIMEOUT,
+        budget: float = MAX_CALL_SECONDS, timeout: float = MAX_TRY_SECONDS,
     ) -> None:  # fmt: skip
         self._credentials = Credentials(profile)
         self.region = region or self._credentials.region()

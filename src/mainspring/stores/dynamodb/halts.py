@@ -26,13 +26,13 @@ from mainspring.stores.dynamodb.values import Row, update
 from mainspring.stores.engine.halts import serves
 from mainspring.stores.protocol import Halt, WorkerInfo
 
-COPIES = 16
+HALT_COPIES = 16  # of the item
 ALL, ONE = "halt", "pause#"  # attribute of the whole system, and prefix of the attribute of a queue
 NUMBER = "number"  # attribute: how many halts there have been
 
 
 def copy_of(number: int) -> Item:
-    return key(f"halts#{number % COPIES:02d}", "halts")
+    return key(f"halts#{number % HALT_COPIES:02d}", "halts")
 
 
 def ours(table: Table) -> Item:
@@ -91,7 +91,7 @@ async def remove(table: Table, queue: str | None) -> bool:
 
 
 async def write_all(table: Table, changes: Mapping[str, Any], add: Mapping[str, float] | None = None) -> None:
-    await table.transact(*(("Update", update(copy_of(number), changes, add=add)) for number in range(COPIES)))
+    await table.transact(*(("Update", update(copy_of(number), changes, add=add)) for number in range(HALT_COPIES)))
 
 
 async def unconfirmed(table: Table, halt: Halt) -> list[WorkerInfo]:

@@ -23,7 +23,7 @@ from mainspring.stores.dynamodb.values import Condition, Row, delete, equals, pa
 
 MAX_NAME_BYTES = 900  # of a step in a sort key; longer names are hashed
 OTHER_ITEMS = 6  # items of an outcome that are neither steps nor follow-ups
-PARTS = 4  # partitions of the notes
+NOTE_PARTITIONS = 4  # of the notes of when steps may be removed
 CLOCK_SLACK: Millis = 86_400_000  # steps are kept longer than their job by this, because clocks differ
 
 # -- as items -------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def note(row: Row, over_at: Millis | None) -> list[Action]:
     """Return a note of when the steps may be removed, for the transaction that ends or deletes the job."""
     if not row.get("steps") or over_at is None:
         return []
-    place = f"over#{crc32(row['SK'].encode()) % PARTS}"
+    place = f"over#{crc32(row['SK'].encode()) % NOTE_PARTITIONS}"
     words = {"PK": history(row["SK"]), "SK": "over", "place": place, "rank": f"{stamp(over_at)}#{row['SK']}"}
     return [("Put", put(words))]
 
@@ -173,7 +173,7 @@ async def sweep(table: Table, limit: int) -> int:
     """Remove steps of jobs whose retention has ended; return the number of jobs."""
     over = Condition("{name} < {value}", "rank", stamp(table.clock.now()))
     swept = 0
-    for part in range(PARTS):
+    for part in range(NOTE_PARTITIONS):
         pages = table.query(equals("place", f"over#{part}"), over, index=PLACES, limit=min(limit, 100))
         while pages.more and swept < limit:
             rows = (await pages.next())[: limit - swept]

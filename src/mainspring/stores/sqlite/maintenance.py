@@ -135,7 +135,7 @@ SELECT count(*) FROM mainspring_{table} AS part
 WHERE NOT EXISTS (SELECT 1 FROM mainspring_jobs WHERE id = part.job_id)
   AND NOT EXISTS (SELECT 1 FROM mainspring_archive WHERE id = part.job_id)
 """
-PARTS = ("payloads", "attempts", "steps", "tags")  # rows that belong to a job
+TABLES_OF_JOBS = ("payloads", "attempts", "steps", "tags")  # their rows belong to a job
 ODD = ODD_ROWS.format(jobs="mainspring_jobs", archive="mainspring_archive")
 TWICE = "SELECT count(*) FROM mainspring_jobs JOIN mainspring_archive USING (id)"
 
@@ -150,7 +150,7 @@ def diagnose(connection: sqlite3.Connection, file: DatabaseFile, liveness: Liven
         check_counts(connection),
         check_doubles(connection),
         odd_rows(connection.execute(ODD).fetchall()),
-        *(check_orphans(connection, table) for table in PARTS),
+        *(check_orphans(connection, table) for table in TABLES_OF_JOBS),
         check_holders(connection, liveness),
         check_leftovers(liveness),
     ]
@@ -237,7 +237,7 @@ def repair(transaction: Transaction, requests: list[None]) -> list[None]:
     """Count all jobs again, and delete rows that belong to no job."""
     transaction.execute("DELETE FROM mainspring_counts")
     transaction.execute(f"INSERT INTO mainspring_counts {REAL_COUNTS}")
-    for table in PARTS:
+    for table in TABLES_OF_JOBS:
         orphans = ORPHANS.format(table=table).replace("count(*)", "job_id")
         transaction.execute(f"DELETE FROM mainspring_{table} WHERE job_id IN ({orphans})")
     return requests

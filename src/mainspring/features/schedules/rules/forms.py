@@ -146,7 +146,7 @@ BUSINESS = rf"(?:, (?:if that is a|or the (?P<adjust>next|previous)) (?P<busines
 MONTH_DAY = (
     rf"the (?:\d{{1,2}}(?:st|nd|rd|th) to )?(?:last|\d{{1,2}}(?:st|nd|rd|th))(?: (?:day|business day|{DAY_NAMES}))?"
 )
-SHORT = r"(?: \((?:(?P<clamp>the last day of)|not in) shorter months\))?"
+SHORTER_MONTHS = r"(?: \((?:(?P<clamp>the last day of)|not in) shorter months\))?"
 FEB29 = {"28 February in other years": "feb28", "1 March in other years": "mar1"}
 
 
@@ -231,7 +231,7 @@ SENTENCE_READERS: dict[str, Callable[[dict[str, Any]], Rule]] = {
     ): _weekly_in_words,
     (
         rf"{TIMES} on (?P<on>{MONTH_DAY}(?:(?:, | and ){MONTH_DAY})*) of every (?:(?P<count>\d+) months|month)"
-        rf"{STARTING}(?P<shorter>{SHORT}){BUSINESS}"
+        rf"{STARTING}(?P<shorter>{SHORTER_MONTHS}){BUSINESS}"
     ): _monthly_in_words,
     (
         rf"{TIMES} on (?P<day>\d{{1,2}} (?:{MONTH_NAMES}))"

@@ -19,7 +19,7 @@ from mainspring.features.schedules.rules.rule import WallRule, fill
 if TYPE_CHECKING:
     from dateutil.rrule import rrule
 
-PARTS = re.compile(r"[A-Z]+=[^=;]+(;[A-Z]+=[^=;]+)*")
+RRULE_SYNTAX = re.compile(r"[A-Z]+=[^=;]+(;[A-Z]+=[^=;]+)*")
 FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
 STEPS = {
     "WEEKLY": timedelta(weeks=1),
@@ -72,7 +72,7 @@ def parts(rule: str) -> dict[str, str]:
 
 def _check(given: str, text: str) -> None:
     why = ""
-    if not PARTS.fullmatch(text):
+    if not RRULE_SYNTAX.fullmatch(text):
         why = "it is not of the form FREQ=DAILY;INTERVAL=2"
     elif parts(text).get("FREQ") not in FREQUENCIES:
         why = f"FREQ must be one of {', '.join(FREQUENCIES)}"

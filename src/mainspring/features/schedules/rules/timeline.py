@@ -22,7 +22,7 @@ from mainspring.features.schedules.rules.interval import MIN_INTERVAL, Interval
 from mainspring.features.schedules.rules.parse import instant as parse_instant
 from mainspring.features.schedules.rules.parse import length, write_length
 from mainspring.features.schedules.rules.rule import Rule, WallRule
-from mainspring.features.schedules.rules.tz import SHADOW, Fold, Gap, Instant, Span, TimeZone
+from mainspring.features.schedules.rules.tz import CHANGE_MARGIN, Fold, Gap, Instant, Span, TimeZone
 
 TICK = timedelta(microseconds=1)  # the shortest time between two instants
 MIN_DISTANCE = MIN_INTERVAL  # between two occurrences; wall times are whole seconds
@@ -186,7 +186,7 @@ class Walk:
             elif following is None:
                 return None
             else:
-                floor = max(span.end, following - span.offset - SHADOW)
+                floor = max(span.end, following - span.offset - CHANGE_MARGIN)
         return None
 
     def _within(self, span: Span, floor: datetime) -> tuple[tuple[datetime, Instant] | None, datetime | None]:

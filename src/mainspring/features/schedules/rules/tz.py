@@ -31,7 +31,7 @@ FOLDS: tuple[Fold, ...] = ("first", "second", "both")
 
 DAY = timedelta(days=1)
 SECOND = timedelta(seconds=1)
-SHADOW = timedelta(days=3)  # longer than clocks ever move, shorter than the time between two changes
+CHANGE_MARGIN = timedelta(days=3)  # longer than clocks ever move, shorter than the time between two changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +113,13 @@ class TimeZone:
         known = self.transitions(utc.year)
         later = bisect_right(known, utc, key=lambda transition: transition.at)
         last = self._last(utc, known[:later])
-        start, before = (last.at, last.before) if last else (utc - SHADOW, offset)
+        start, before = (last.at, last.before) if last else (utc - CHANGE_MARGIN, offset)
         if later < len(known):
             return Span(start, known[later].at, offset, before, known[later].after)
         return Span(start, datetime(utc.year + 1, 1, 1), offset, before, offset)
 
     def _last(self, utc: datetime, this_year: tuple[Transition, ...]) -> Transition | None:
-        if not this_year and utc.timetuple().tm_yday <= SHADOW.days + 1:
+        if not this_year and utc.timetuple().tm_yday <= CHANGE_MARGIN.days + 1:
             this_year = self.transitions(utc.year - 1)
         return this_year[-1] if this_year and this_year[-1].at <= utc else None
 

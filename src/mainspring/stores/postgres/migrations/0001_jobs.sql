@@ -285,6 +285,7 @@ COMMENT ON COLUMN {schema}.documents.due_at IS 'when the document is due (ms sin
 
 -- Inserts one job, unless it is in the tables already or is refused. `new` is the number of inserted jobs. If `alone`, it
 -- commits, and then notifies if a worker is idle. The order matters: a worker that becomes idle meanwhile sees the job.
+-- For speed, it states again what engine.creation.created decides.
 CREATE PROCEDURE {schema}.enqueue(
     id_ uuid, task_ text, queue_ text, priority_ smallint, run_at_ bigint, delay_ bigint, max_attempts_ integer,
     timeout_ bigint, keep_ bigint, keep_dead_ bigint, payload_ text, dedupe_key_ text, target_type_ text, target_id_ text,
