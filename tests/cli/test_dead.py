@@ -20,9 +20,10 @@ def test_list_shows_only_dead_letters_and_why(dead: Run, shop: Shop) -> None:
     shop.enqueue_later()
     buried = shop.bury()
     header, *rows = dead("list").out.splitlines()
-    assert header.split() == ["ID", "TASK", "WHEN", "NOTE", "QUEUE", "TRIES"]
+    assert header.split() == ["ID", "TASK", "WHEN", "NOTE", "QUEUE", "TRIES", "PAYLOAD"]
     assert len(rows) == 1
     assert "LookupError: no such guest" in rows[0]
+    assert rows[0].endswith('{"guest": "bad"}')
     assert [job["id"] for job in dead("list", "--json").data["jobs"]] == [buried]
     assert dead("list", "--task", "nightly", "--json").data["jobs"] == []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mainspring import Breaker, Context, Fair
-from mainspring.cli.jobs import next_page
+from mainspring.cli.paging import next_page
 from mainspring.job import ProgressReport, Status
 from mainspring.stores.protocol import Want
 from tests.cli.conftest import NIGHTLY_ONLY, Outcome, Run, Shop

@@ -77,10 +77,12 @@ def test_a_narrow_terminal_shows_why_rather_than_where() -> None:
 
 
 def test_dead_letters_say_why_at_eighty_columns() -> None:
-    job = ("0" * 36, "send_mail", "59 min ago", "OSError: connection refused", "mail", "3/3")
+    job = ("0" * 36, "send_mail", "59 min ago", "OSError: connection refused", "mail", "3/3", '{"guest": "ana"}')
     (header, row) = render([one.column for one in DEAD_COLUMNS], [job], 80, bare)
     assert header.split() == ["ID", "TASK", "WHEN", "NOTE"]
     assert "OSError: connect" in row
+    (wide, _) = render([column.column for column in DEAD_COLUMNS], [job], 110, bare)
+    assert wide.split() == ["ID", "TASK", "WHEN", "NOTE", "QUEUE", "TRIES", "PAYLOAD"]
 
 
 def test_all_columns_are_shown_if_there_is_room() -> None:

@@ -8,8 +8,10 @@ from datetime import datetime
 
 from mainspring.cli.changes import add_prudence_options, change_many
 from mainspring.cli.exits import Exit
-from mainspring.cli.jobs import CANCEL, add_page_options, say_more
+from mainspring.cli.ids import BY_ID, full_batch_id
+from mainspring.cli.jobs import CANCEL
 from mainspring.cli.loading import opened
+from mainspring.cli.paging import add_page_options, say_more
 from mainspring.cli.parser import Commands, add_command, add_command_about, add_group, add_store_options
 from mainspring.cli.progress import draw_bar
 from mainspring.cli.table import Cell, Column, Styled
@@ -36,7 +38,7 @@ STYLES = {
 def add_commands(commands: Commands) -> None:
     batches = add_group(commands, "batches", "look at batches of jobs and cancel them")
     add_list(batches)
-    add_command_about(batches, "show", show_batch, "show how far a batch is", what="the batch")
+    add_command_about(batches, "show", show_batch, "show how far a batch is", what=f"the batch, {BY_ID}")
     add_cancel(batches)
 
 
@@ -52,7 +54,7 @@ def add_cancel(batches: Commands) -> None:
         "worker ends them. Then on_failure and on_finished follow."
     )
     parser = add_command(batches, "cancel", cancel_batch, "cancel the jobs of a batch", detail)
-    parser.add_argument("id", metavar="ID", help="the batch")
+    parser.add_argument("id", metavar="ID", help=f"the batch, {BY_ID}")
     add_prudence_options(parser)
 
 
@@ -79,12 +81,13 @@ def row_of(batch: BatchSummary, now: datetime) -> Sequence[Cell]:
 
 def cancel_batch(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        return change_many(args, terminal, CANCEL, lambda **options: app.run(app.batches.cancel(args.id, **options)))
+        batch = full_batch_id(app, args.id)
+        return change_many(args, terminal, CANCEL, lambda **options: app.run(app.batches.cancel(batch, **options)))
 
 
 def show_batch(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        progress = app.run(app.batches.progress(args.id))
+        progress = app.run(app.batches.progress(full_batch_id(app, args.id)))
     if terminal.json:
         told = {"done": progress.done, "fraction": progress.fraction, "finished": progress.finished}
         terminal.emit({"batch": {**progress.to_data(), **told}})

@@ -24,8 +24,8 @@ class Change:
 
     verb: str
     done: str
-    one: Callable[..., Coroutine[Any, Any, Any]]
-    many: Callable[..., Coroutine[Any, Any, ChangeResult]]
+    change_one: Callable[..., Coroutine[Any, Any, Any]]
+    change_where: Callable[..., Coroutine[Any, Any, ChangeResult]]
 
 
 @dataclass(slots=True)
@@ -69,12 +69,11 @@ def run_change(
     """Change jobs by id or filter. `where` makes the filter; `check` may refuse a job that is given by its id."""
     require_selection(args)
     with opened(args) as app:
-        args.ids = [full_id(app, job_id) for job_id in args.ids]
         if args.ids and not args.dry_run:
             return change_each(app, args, terminal, change, check)
-        selected = replace(where(app), ids=tuple(args.ids))
+        selected = replace(where(app), ids=tuple(full_id(app, text) for text in args.ids))
         return change_many(
-            args, terminal, change, lambda **options: app.run(change.many(app.jobs, selected, **options))
+            args, terminal, change, lambda **options: app.run(change.change_where(app.jobs, selected, **options))
         )
 
 
@@ -94,15 +93,16 @@ def require_selection(args: Namespace) -> None:
 def change_each(app: Mainspring, args: Namespace, terminal: Terminal, change: Change, check: Callable[..., Any]) -> int:
     """Change each job on its own: an error for one does not stop the others. Return the highest exit code."""
     report, code = Report(change.verb), Exit.OK
-    for job_id in args.ids:
+    for text in args.ids:
         try:
+            job_id = full_id(app, text)
             check(app, job_id)
-            at_once = app.run(change.one(app.jobs, job_id, reason=args.reason, actor=args.actor))
+            at_once = app.run(change.change_one(app.jobs, job_id, reason=args.reason, actor=args.actor))
         except StoreError:
             raise
         except MainspringError as error:
             code = max(code, exit_code_of(error))
-            report.errors.append({"id": job_id, "error": str(error), "type": type(error).__name__})
+            report.errors.append({"id": text, "error": str(error), "type": type(error).__name__})
             terminal.report(error)
         else:
             _note(report, terminal, change, job_id, asked=at_once is False)

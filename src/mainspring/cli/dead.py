@@ -10,11 +10,12 @@ from mainspring.app import Mainspring
 from mainspring.cli.changes import add_change_options, add_prudence_options, change_many, run_change
 from mainspring.cli.exits import Exit
 from mainspring.cli.filters import add_filter_options, make_filter
-from mainspring.cli.ids import full_id
-from mainspring.cli.job_table import ID, NOTE, QUEUE, TASK, TRIES, WHEN
-from mainspring.cli.jobs import DELETE, RETRY, add_page_options, find_page, present_job, show_page
+from mainspring.cli.ids import BY_ID, full_id
+from mainspring.cli.job_table import ID, NOTE, PAYLOAD, QUEUE, TASK, TRIES, WHEN
+from mainspring.cli.jobs import DELETE, RETRY, find_page, present_job, show_page
 from mainspring.cli.loading import opened
 from mainspring.cli.moments import parse_length
+from mainspring.cli.paging import add_page_options
 from mainspring.cli.parser import Commands, add_command, add_group, add_store_options
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import JobNotFound
@@ -22,7 +23,7 @@ from mainspring.job import Job, Status
 from mainspring.stores.protocol import Filter
 
 WHY = replace(NOTE, column=replace(NOTE.column, least=16))  # narrow enough to be shown at 80 columns
-COLUMNS = (ID, TASK, WHEN, WHY, QUEUE, TRIES)
+COLUMNS = (ID, TASK, WHEN, WHY, QUEUE, TRIES, PAYLOAD)
 PURGE = replace(DELETE, verb="purge", done="purged")
 
 
@@ -43,7 +44,7 @@ def add_list(dead: Commands) -> None:
 
 def add_show(dead: Commands) -> None:
     parser = add_command(dead, "show", show_dead, "show a dead letter and why it failed")
-    parser.add_argument("id", metavar="ID", help="the job, by its id or the beginning of it")
+    parser.add_argument("id", metavar="ID", help=f"the job, {BY_ID}")
     add_store_options(parser)
 
 

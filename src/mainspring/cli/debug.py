@@ -15,7 +15,7 @@ from typing import Any
 import mainspring
 from mainspring.app import Mainspring
 from mainspring.cli.exits import Exit, UsageError
-from mainspring.cli.ids import full_id
+from mainspring.cli.ids import BY_ID, full_id
 from mainspring.cli.loading import load, opening
 from mainspring.cli.parser import Commands, Parser, add_command
 from mainspring.cli.table import printable
@@ -38,7 +38,7 @@ def add_debug(jobs: Commands) -> None:
     parser: Parser = add_command(
         jobs, "debug", debug_job, "run a retrying or finished job again, in this process", DETAIL
     )
-    parser.add_argument("id", metavar="ID", help="the job")
+    parser.add_argument("id", metavar="ID", help=f"the job, {BY_ID}")
     parser.add_argument("--run-steps", action="store_true", help="run steps that are not recorded, without asking")
     parser.add_argument("--from-step", metavar="NAME", help="ignore the record of this step and those after it")
     parser.add_argument("--pdb", action="store_true", help="open the debugger where it fails")

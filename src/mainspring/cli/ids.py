@@ -1,26 +1,74 @@
-"""Ids of jobs as people type them: the beginning is enough if it is unique."""
+"""Ids of jobs and batches as people type them, with or without dashes. The beginning is enough if it is unique."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 
 from mainspring.app import Mainspring
 from mainspring.cli.exits import UsageError
-from mainspring.stores.protocol import Filter
+from mainspring.errors import BatchNotFound, JobNotFound, MainspringError
 
-SHORTEST = 8  # characters; these of an id give the minute in which its job was enqueued
-LAST = "ffffffff-ffff-7fff-bfff-ffffffffffff"  # sorts after all ids
-BEGINNING = re.compile(rf"[0-9a-f-]{{{SHORTEST},{len(LAST) - 1}}}")
+BY_ID = "by its id or the beginning of it"
+SHORTEST = 8  # digits; these of an id give the minute in which its job was enqueued
+DIGITS = 32  # of a whole id
+HEX = re.compile(r"[0-9a-f]+")
+SHOWN = 5  # ids, if several begin with the same digits
 
 
 def full_id(app: Mainspring, text: str) -> str:
-    """Return the id that begins with the text, or the text itself if there is none or it is a whole id."""
-    given = text.lower()
-    if not BEGINNING.fullmatch(given):
+    """Return the id of the only job that begins with the text. Return a whole id as it is, without looking it up."""
+
+    def find(cursor: str) -> Mapping[str, str]:
+        page = app.run(app.jobs.find(limit=SHOWN + 1, cursor=cursor))
+        return {job.id: f"{job.task}, {job.status}" for job in page.jobs}
+
+    return complete(text, find, "job", JobNotFound)
+
+
+def full_batch_id(app: Mainspring, text: str) -> str:
+    """Return the id of the only batch that begins with the text. Return a whole id as it is."""
+
+    def find(cursor: str) -> Mapping[str, str]:
+        page = app.run(app.batches.list(limit=SHOWN + 1, cursor=cursor))
+        return {batch.id: f"{batch.state}, jobs: {batch.total:,}" for batch in page.batches}
+
+    return complete(text, find, "batch", BatchNotFound)
+
+
+def complete(text: str, find: Callable[[str], Mapping[str, str]], noun: str, not_found: type[MainspringError]) -> str:
+    """Return the only id that begins with the text. `find` describes those before a cursor, newest first."""
+    digits = text.lower().replace("-", "")
+    if not HEX.fullmatch(digits) or len(digits) > DIGITS:
         return text
-    page = app.run(app.jobs.find(Filter(), limit=2, cursor=given + LAST[len(given) :]))
-    found = [job.id for job in page.jobs if job.id.startswith(given)]
-    if len(found) > 1:
-        msg = f"several jobs begin with {text}, such as {found[0]} and {found[1]}; write more of the id"
-        raise UsageError(msg)
-    return found[0] if found else text
+    if len(digits) == DIGITS:
+        return with_dashes(digits)
+    if len(digits) < SHORTEST:
+        msg = f"no {noun} has the id {text}; give at least the first {SHORTEST} characters of an id"
+        raise not_found(msg)
+    beginning = with_dashes(digits)
+    found = {key: words for key, words in find(cursor_after(digits)).items() if key.startswith(beginning)}
+    if not found:
+        msg = f"no {noun} begins with {text}"
+        raise not_found(msg)
+    return only_one(found, text, noun)
+
+
+def cursor_after(digits: str) -> str:
+    """Return the lowest id that sorts after all ids that begin with these digits."""
+    bound = (int(digits, 16) + 1) << 4 * (DIGITS - len(digits))
+    return with_dashes(f"{min(bound, 16**DIGITS - 1):0{DIGITS}x}")
+
+
+def with_dashes(digits: str) -> str:
+    parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+    return "-".join(part for part in parts if part)
+
+
+def only_one(found: Mapping[str, str], text: str, noun: str) -> str:
+    if len(found) == 1:
+        return next(iter(found))
+    shown = [f"{key} ({words})" for key, words in found.items()][:SHOWN]
+    more = ["and more"] if len(found) > SHOWN else []
+    msg = f"several {noun} ids begin with {text}: {', '.join([*shown, *more])}; give more of the id"
+    raise UsageError(msg)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,11 +15,12 @@ from mainspring.cli import debug
 from mainspring.cli.changes import Change, add_change_options, run_change
 from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.filters import add_filter_options, make_filter
-from mainspring.cli.ids import full_id
+from mainspring.cli.ids import BY_ID, full_id
 from mainspring.cli.job_page import say_job, say_title
 from mainspring.cli.job_table import COLUMNS, JobColumn, say_jobs
 from mainspring.cli.loading import opened
 from mainspring.cli.moments import parse_length, parse_when
+from mainspring.cli.paging import add_page_options, say_more
 from mainspring.cli.parser import (
     Commands,
     Parser,
@@ -29,7 +29,6 @@ from mainspring.cli.parser import (
     add_command_about,
     add_group,
     add_store_options,
-    parse_limit,
     parse_positive,
 )
 from mainspring.cli.table import printable
@@ -42,7 +41,7 @@ from mainspring.stores.protocol import EVERY_QUEUE, Filter, Page
 CANCEL = Change("cancel", "cancelled", Jobs.cancel, Jobs.cancel_where)
 RETRY = Change("retry", "retried", Jobs.retry, Jobs.retry_where)
 DELETE = Change("delete", "deleted", Jobs.delete, Jobs.delete_where)
-add_id_command = partial(add_command_about, what="the job, by its id or the beginning of it")
+add_id_command = partial(add_command_about, what=f"the job, {BY_ID}")
 
 
 def add_commands(commands: Commands) -> None:
@@ -69,13 +68,6 @@ def add_list(jobs: Commands) -> None:
     add_store_options(parser)
 
 
-def add_page_options(parser: Parser) -> None:
-    parser.add_argument(
-        "--limit", type=parse_limit, default=50, metavar="N", help="at most this many, up to 1000 (default: 50)"
-    )
-    parser.add_argument("--cursor", type=parse_cursor, metavar="CURSOR", help="continue after the previous page")
-
-
 def add_show(jobs: Commands) -> None:
     add_id_command(jobs, "show", show_job, "show all there is to know about a job")
 
@@ -99,7 +91,7 @@ def from_step(args: Namespace, change: Change) -> Change:
     if not args.ids:
         msg = "--from-step needs the jobs' ids; it does not work with filters"
         raise UsageError(msg, args.prog)
-    return replace(change, one=partial(Jobs.retry, from_step=args.from_step))
+    return replace(change, change_one=partial(Jobs.retry, from_step=args.from_step))
 
 
 def add_reschedule(jobs: Commands) -> None:
@@ -145,21 +137,6 @@ def show_page(
     else:
         terminal.note("no jobs match" if args.cursor is None else "no more jobs")
     say_more(args, terminal, page.cursor)
-
-
-def say_more(args: Namespace, terminal: Terminal, cursor: str | None) -> None:
-    if cursor is not None:
-        terminal.note(f"more: {next_page(args.argv, cursor)}")
-
-
-def next_page(argv: Sequence[str], cursor: str) -> str:
-    """Return the same command, with the cursor of the next page."""
-    kept = [
-        word
-        for at, word in enumerate(argv)
-        if not word.startswith("--cursor") and (at == 0 or argv[at - 1] != "--cursor")
-    ]
-    return shlex.join(["mainspring", *kept, "--cursor", cursor])
 
 
 def show_job(args: Namespace, terminal: Terminal) -> int:
@@ -232,17 +209,6 @@ def say_changed(app: Mainspring, job_id: str, terminal: Terminal) -> int:
 
 
 # -- values ---------------------------------------------------------------------------------------
-
-
-def parse_cursor(text: str) -> str:
-    """Return a cursor: the id of the last job of a page."""
-    from uuid import UUID
-
-    try:
-        return str(UUID(text))
-    except ValueError:
-        msg = f"{text!r} is not a cursor; use the one printed after the previous page"
-        raise ArgumentTypeError(msg) from None
 
 
 def parse_payload(text: str) -> Any:
