@@ -118,7 +118,7 @@ def test_a_paused_queue_is_not_late(examine: Run, run: Run, shop: Shop) -> None:
     outcome = examine("--json")
     assert finding(outcome, "lateness")["severity"] == "ok"
     assert finding(outcome, "halts")["message"] == "queue mail is paused by ann, now"
-    assert finding(outcome, "halts")["advice"] == "if that is over: mainspring resume --queue mail"
+    assert finding(outcome, "halts")["advice"] == "if that is over: mainspring resume mail"
     run("halt", "--store", shop.url)
     assert finding(examine("--json"), "halts")["message"].endswith(", and 1 more")
 

@@ -39,8 +39,11 @@ def test_list(people: Run, ana: Person, shop: Shop) -> None:
     header, *rows = people("people", "list").out.splitlines()
     assert header.split() == ["ID", "NAME", "TIME", "ZONE", "OCCASIONS", "EMAIL"]
     assert [row.split()[0] for row in rows] == ["ana", "bob"]
-    assert [one["id"] for one in people("people", "list", "--after", "ana", "--json").data["people"]] == ["bob"]
-    assert "--after ana" in people("people", "list", "--limit", "1").err
+    assert [one["id"] for one in people("people", "list", "--cursor", "ana", "--json").data["people"]] == ["bob"]
+    page = people("people", "list", "--limit", "1")
+    assert page.err == f"more: mainspring people list --limit 1 --store {shop.url} --cursor ana\n"
+    assert people("people", "list", "-n", "1", "--json").data["cursor"] == "ana"
+    assert people("people", "list", "--cursor", "bob").err == "no more people\n"
 
 
 @pytest.mark.slow
@@ -58,8 +61,8 @@ def test_find(people: Run, ana: Person, shop: Shop) -> None:
     assert found("--attribute", "score=3", "--attribute", "team=blue") == []
     assert people("people", "list", "--name", "zoe").err == "no people\n"
     assert people("people", "list", "--attribute", "score").code == 2
-    assert "--after ana" in people("people", "list", "--name", "an", "--limit", "1").err
-    assert found("--name", "an", "--after", "ana") == ["bob"]
+    assert "--cursor ana" in people("people", "list", "--name", "an", "--limit", "1").err
+    assert found("--name", "an", "--cursor", "ana") == ["bob"]
     assert people("people", "list", "--tz", "Mars/Olympus").code == 2
 
 
@@ -116,7 +119,7 @@ def test_import(people: Run, shop: Shop, tmp_path: Path) -> None:
     dry = people(*command, "--dry-run")
     assert dry.code == 1
     assert dry.out.startswith("1 would be created, 0 would be updated, 0 unchanged; bad rows, left out: 1\n")
-    assert people("people", "list", "--json").data == {"people": [], "unreadable": {}}
+    assert people("people", "list", "--json").data == {"people": [], "unreadable": {}, "cursor": None}
     done = people(*command)
     assert done.out.startswith("1 created, 0 updated, 0 unchanged; bad rows, left out: 1\n")
     assert "3  timezone" in done.out

@@ -149,7 +149,9 @@ def test_ledger(schedules: Run, shop: Shop) -> None:
         shop.app.run(shop.app.schedules.trigger("a", actor=actor))
     assert [entry["why"] for entry in schedules("ledger", "a", "--json").data["ledger"]] == ["by bob", "by ana"]
     assert [entry["why"] for entry in schedules("ledger", "a", "-n", "1", "--json").data["ledger"]] == ["by bob"]
-    assert schedules("ledger", "a", "--before", "1d", "--json").data["ledger"] == []
+    assert schedules("ledger", "a", "--until", "1d", "--json").data["ledger"] == []
+    assert len(schedules("ledger", "a", "--since", "1d", "--json").data["ledger"]) == 2
+    assert schedules("ledger", "a", "--since", "2100-01-01").err == "no entries in that time\n"
     assert schedules("delete", "a", "--yes").code == 0
     assert "by ana" in schedules("ledger", "a").out, "that of a deleted one can be read"
 
@@ -163,7 +165,7 @@ def test_a_rule_is_previewed_without_any_store(run: Run) -> None:
         "30 2 * * *",
         "--tz",
         "Europe/Berlin",
-        "--after",
+        "--since",
         "2026-03-27",
         "-n",
         "4",
@@ -186,7 +188,7 @@ def test_a_rule_is_previewed_without_any_store(run: Run) -> None:
 
 def test_a_stored_one_is_previewed_as_it_is_and_as_it_would_be(schedules: Run, shop: Shop) -> None:
     put(shop)
-    after = ["--after", "2026-05-01T00:00", "-n", "1", "--json"]
+    after = ["--since", "2026-05-01T00:00", "-n", "1", "--json"]
     assert only_times(schedules("preview", "a", *after)) == ["2026-05-02T00:00:00.000Z"]
     assert only_times(schedules("preview", "a", "--tz", "UTC", *after)) == ["2026-05-01T09:00:00.000Z"]
     shop.app.run(shop.app.schedules.pause("a"))
@@ -421,7 +423,7 @@ def test_the_actor_is_in_the_audit_log(schedules: Run, in_code: Run, shop: Shop)
 
 def test_a_year_of_all_schedules(in_code: Run, shop: Shop) -> None:
     put(shop, "weekly", "0 9 * * MON")
-    data = in_code("simulate", "--start", "2026-01-01", "--json").data
+    data = in_code("simulate", "--since", "2026-01-01", "--json").data
     nightly, weekly = data["schedules"]
     assert (nightly["id"], nightly["fires"], weekly["id"], weekly["fires"]) == ("nightly", 365, "weekly", 52)
     assert (nightly["first"], nightly["last"]) == ("2026-01-01T01:30:00.000Z", "2026-12-31T01:30:00.000Z")
@@ -432,7 +434,7 @@ def test_a_year_of_all_schedules(in_code: Run, shop: Shop) -> None:
 
 
 def test_a_year_on_paper(in_code: Run) -> None:
-    out = in_code("simulate", "--start", "2026-01-01").out
+    out = in_code("simulate", "--since", "2026-01-01").out
     assert out.startswith("2026-01-01 00:00 to 2027-01-01 00:00 UTC, 365 fires\n")
     assert "02:30 does not exist that day, so it runs at 03:30" in out
     assert "Mon  " + "#" * 52 in out

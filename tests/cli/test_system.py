@@ -70,7 +70,7 @@ def test_pause_and_resume_a_queue(call: Run, shop: Shop) -> None:
     shop.enqueue_later(queue="mail")
     outcome = call("pause", "mail", "--reason", "provider is down")
     assert outcome.out == "queue mail paused: no worker starts its jobs\n"
-    assert outcome.err == "to end it: mainspring resume --queue mail\n"
+    assert outcome.err == "to end it: mainspring resume mail\n"
     mail, other = shop.enqueue(), shop.enqueue(queue="other")
     shop.work()
     assert (shop.status(mail), shop.status(other)) == (Status.PENDING, Status.COMPLETED)
@@ -80,17 +80,17 @@ def test_pause_and_resume_a_queue(call: Run, shop: Shop) -> None:
         "the system was not halted\n",
         "queue mail is still paused\n",
     )
-    assert call("resume", "--queue", "mail").out == "queue mail is resumed\n"
+    assert call("resume", "mail").out == "queue mail is resumed\n"
 
 
 def test_to_resume_what_runs_is_no_failure(call: Run) -> None:
-    assert call("resume", "--queue", "mail").out == "queue mail was not paused\n"
+    assert call("resume", "mail").out == "queue mail was not paused\n"
     assert call("resume", "--json").data == {"resumed": False, "halted": []}
 
 
 def test_a_pause_needs_a_queue(call: Run, shop: Shop) -> None:
     assert call("pause").code == 2
-    for argv in (["pause", ""], ["pause", "", "--force"], ["pause", "*"], ["resume", "--queue", ""]):
+    for argv in (["pause", ""], ["pause", "", "--force"], ["pause", "*"], ["resume", ""], ["resume", "*"]):
         outcome = call(*argv)
         assert (outcome.code, "is not a name for a queue" in outcome.err) == (2, True)
     assert shop.app.run(shop.app.halts()) == []

@@ -37,7 +37,7 @@ COMMANDS = {  # the commands of each module, each with its line in `mainspring -
     "limits": {"limits": "show limits, rates and fair tasks that are in use"},
     "system": {
         "halt": "stop starting jobs, on all workers",
-        "resume": "end the halt, or with --queue the pause of one queue",
+        "resume": "end the halt, or the pause of one queue",
         "pause": "stop starting jobs of one queue",
         "stats": "count jobs per queue, and show workers and halts",
         "audit": "show who changed what by hand, newest first",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import sys
 import zoneinfo
@@ -230,7 +231,7 @@ def check_halts(stats: Stats, now: datetime) -> Finding:
     halt = stats.halts[0]
     what = "the whole system is halted" if halt.queue is None else f"queue {halt.queue} is paused"
     more = f", and {len(stats.halts) - 1} more" if len(stats.halts) > 1 else ""
-    advice = "mainspring resume" if halt.queue is None else f"mainspring resume --queue {halt.queue}"
+    advice = "mainspring resume" if halt.queue is None else f"mainspring resume {shlex.quote(halt.queue)}"
     shown = f"{what} by {halt.actor}, {show_relative(halt.since, now)}{more}"
     return Finding(Severity.WARNING, "halts", shown, f"if that is over: {advice}")
 

@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError, Namespace
 from datetime import datetime
 from typing import Any
 
-from mainspring.cli.moments import parse_when
+from mainspring.cli.moments import add_range_options, parse_when
 from mainspring.cli.parser import Parser, parse_names
 from mainspring.job import Status
 from mainspring.stores.protocol import Filter
@@ -35,12 +35,7 @@ def add_filter_options(parser: Parser, *, status: bool = True) -> None:
     group.add_argument("--dedupe-key", metavar="KEY", help="with this dedupe key")
     group.add_argument("--error-type", metavar="TYPE", help="whose last error is of this type, such as TimeoutError")
     group.add_argument("--worker", metavar="ID", help="run by this worker, now or last")
-    group.add_argument(
-        "--since", type=parse_when, metavar="WHEN", help="created since then: a time, or 2h for two hours ago"
-    )
-    group.add_argument(
-        "--until", type=parse_when, metavar="WHEN", help="created before: a time, or 2h for two hours ago"
-    )
+    add_range_options(group, "created")
     group.add_argument(
         "--due-before", type=parse_when, metavar="WHEN", help="due before: a time, or 2h for in two hours"
     )

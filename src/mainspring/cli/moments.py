@@ -6,11 +6,14 @@ import re
 from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from mainspring.humanize import show_both, show_exactly, show_length, show_moment, show_relative
 
 __all__ = [
     "When",
+    "add_range_options",
+    "add_since_option",
     "parse_length",
     "parse_moment",
     "parse_seconds",
@@ -26,6 +29,22 @@ SECONDS = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86
 LENGTH = re.compile(r"(?:(\d+(?:\.\d+)?)\s*(ms|sec|s|min|m|h|d|w)\s*)")
 NUMBER = re.compile(r"\d+(\.\d+)?")
 LONGEST = timedelta(days=36_500)
+
+
+# -- options --------------------------------------------------------------------------------------
+
+
+def add_range_options(parser: Any, what: str) -> None:
+    """Add `--since` and `--until` to a parser or a group of options: `what` happened in that time."""
+    ago = "a time, or 2h for two hours ago"
+    parser.add_argument("--since", type=parse_when, metavar="WHEN", help=f"{what} since then: {ago}")
+    parser.add_argument("--until", type=parse_when, metavar="WHEN", help=f"{what} before: {ago}")
+
+
+def add_since_option(parser: Any) -> None:
+    """Add `--since` for a command that shows coming times."""
+    begin = "begin then, not now: a time, or 2h for two hours ago"
+    parser.add_argument("--since", type=parse_when, metavar="WHEN", help=begin)
 
 
 # -- reading --------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from mainspring.cli.exits import Exit
 from mainspring.cli.loading import opened
-from mainspring.cli.parser import Commands, add_command, add_group, add_store_options, parse_limit, parse_positive
+from mainspring.cli.paging import add_limit_option
+from mainspring.cli.parser import Commands, add_command, add_group, add_store_options, parse_positive
 from mainspring.cli.table import Column
 from mainspring.cli.terminal import Terminal
 
@@ -34,9 +35,7 @@ def add_commands(commands: Commands) -> None:
     parser = add_command(occasions, "upcoming", upcoming, "list what will be sent", detail)
     parser.add_argument("--days", type=parse_positive, default=7, metavar="N", help="how many days ahead (default: 7)")
     parser.add_argument("--kind", help="only occasions of this kind")
-    parser.add_argument(
-        "--limit", type=parse_limit, default=100, metavar="N", help="at most this many, up to 1000 (default: 100)"
-    )
+    add_limit_option(parser, default=100)
     add_store_options(parser)
 
 

@@ -113,10 +113,3 @@ def parse_positive(text: str) -> int:
         msg = f"{text!r} is not a whole number of at least 1"
         raise argparse.ArgumentTypeError(msg)
     return int(text)
-
-
-def parse_limit(text: str) -> int:
-    if (limit := parse_positive(text)) > 1000:
-        msg = f"{limit} is more than 1000; go from page to page with --cursor"
-        raise argparse.ArgumentTypeError(msg)
-    return limit

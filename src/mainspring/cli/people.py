@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,8 @@ from mainspring.app import Mainspring
 from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.loading import opened, opened_to_fill
 from mainspring.cli.occasions import plain_upcoming, say_upcoming
-from mainspring.cli.parser import Commands, add_actor_options, add_command, add_group, add_store_options, parse_limit
+from mainspring.cli.paging import add_page_options, say_more
+from mainspring.cli.parser import Commands, add_actor_options, add_command, add_group, add_store_options
 from mainspring.cli.table import Column, Styled, printable
 from mainspring.cli.terminal import Terminal
 
@@ -54,10 +54,7 @@ def add_list(people: Commands) -> None:
         "--attribute", type=parse_attribute, action="append", default=[], metavar="NAME=VALUE",
         help="with this attribute; may be repeated",
     )  # fmt: skip
-    parser.add_argument(
-        "--limit", type=parse_limit, default=50, metavar="N", help="at most this many, up to 1000 (default: 50)"
-    )
-    parser.add_argument("--after", metavar="ID", help="only people after this id, in the order of ids")
+    add_page_options(parser, cursor=str)
     add_store_options(parser)
 
 
@@ -113,29 +110,29 @@ def parse_mapping(text: str) -> tuple[str, str]:
 
 def list_people(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        people, unreadable = app.run(find(app, args))
+        people, unreadable, cursor = app.run(find(app, args))
     if terminal.json:
-        terminal.emit({"people": [plain_person(person) for person in people], "unreadable": unreadable})
+        shown = [plain_person(person) for person in people]
+        terminal.emit({"people": shown, "unreadable": unreadable, "cursor": cursor})
         return Exit.OK
     if people:
         terminal.table(
             PEOPLE, [[person.id, person.name, person.tz, kinds(person), person.email or ""] for person in people]
         )
     else:
-        terminal.note("no people")
+        terminal.note("no people" if args.cursor is None else "no more people")
     for why in list(unreadable.values())[:SHOWN]:
         terminal.note(why)
-    if len(people) == args.limit:
-        terminal.note(f"there may be more: --after {shlex.quote(people[-1].id)}")
+    say_more(args, terminal, cursor)
     return Exit.OK
 
 
-async def find(app: Mainspring, args: Namespace) -> tuple[list[Person], dict[str, str]]:
-    """Read pages until enough people are found; return them, and the people that only a newer version can read."""
+async def find(app: Mainspring, args: Namespace) -> tuple[list[Person], dict[str, str], str | None]:
+    """Read until enough people are found. Return them, those that only a newer version can read, and the cursor."""
     wanted = {"email": args.email, "name": args.name, "tz": args.tz, "kind": args.kind}
     people: list[Person] = []
     unreadable: dict[str, str] = {}
-    cursor = args.after
+    cursor = args.cursor
     while len(people) < args.limit:
         page = await app.people.find(
             **wanted, attributes=dict(args.attribute), limit=args.limit - len(people), cursor=cursor
@@ -144,7 +141,7 @@ async def find(app: Mainspring, args: Namespace) -> tuple[list[Person], dict[str
         unreadable |= page.unreadable
         if (cursor := page.cursor) is None:
             break
-    return people, unreadable
+    return people, unreadable, cursor
 
 
 def kinds(person: Person) -> str:

@@ -15,7 +15,8 @@ from mainspring.cli import simulate
 from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.jobs import parse_payload
 from mainspring.cli.loading import opened, opened_to_fill
-from mainspring.cli.moments import parse_moment, parse_when
+from mainspring.cli.moments import add_range_options, add_since_option
+from mainspring.cli.paging import add_limit_option
 from mainspring.cli.parser import (
     Commands,
     add_actor_options,
@@ -23,7 +24,6 @@ from mainspring.cli.parser import (
     add_command_about,
     add_group,
     add_store_options,
-    parse_limit,
     parse_positive,
 )
 from mainspring.cli.schedule_data import plain_changes, plain_rows, plain_schedule
@@ -90,11 +90,9 @@ def add_preview(schedules: Commands) -> None:
     parser = add_command(schedules, "preview", show_preview, "show coming times", detail)
     parser.add_argument("id", metavar="ID", nargs="?", help="the schedule; or give --rule")
     add_rule_options(parser)
-    parser.add_argument(
-        "-n", "--limit", type=parse_limit, default=10, dest="count", metavar="N", help="how many (default: 10)"
-    )
+    add_limit_option(parser, default=10)
     parser.add_argument("--reader", metavar="TZ", help="show the times in this time zone too, such as your own")
-    parser.add_argument("--after", type=parse_moment, metavar="TIME", help="begin at this time, not now: ISO 8601")
+    add_since_option(parser)
     add_store_options(parser)
 
 
@@ -114,9 +112,7 @@ def add_diff(schedules: Commands) -> None:
         metavar="DIR",
         help="use the time zones in this directory, laid out as /usr/share/zoneinfo",
     )
-    parser.add_argument(
-        "-n", "--limit", type=parse_limit, default=50, dest="count", metavar="N", help="how many to show (default: 50)"
-    )
+    add_limit_option(parser)
 
 
 def add_put(schedules: Commands) -> None:
@@ -141,18 +137,8 @@ def add_pause(schedules: Commands) -> None:
 
 def add_ledger(schedules: Commands) -> None:
     parser = add_id_command(schedules, "ledger", show_ledger, "show what became of a schedule's times, newest first")
-    parser.add_argument(
-        "-n",
-        "--limit",
-        type=parse_limit,
-        default=50,
-        dest="count",
-        metavar="N",
-        help="at most this many, up to 1000 (default: 50)",
-    )
-    parser.add_argument(
-        "--before", type=parse_when, metavar="TIME", help="only times before this: ISO 8601, or 2h for two hours ago"
-    )
+    add_limit_option(parser)
+    add_range_options(parser, "only times")
 
 
 # -- looking ----------------------------------------------------------------------------------------
@@ -231,8 +217,7 @@ def show_schedule(args: Namespace, terminal: Terminal) -> int:
 def show_ledger(args: Namespace, terminal: Terminal) -> int:
     """Show a schedule's ledger, also that of a deleted schedule."""
     with opened(args) as app:
-        before = None if args.before is None else args.before.before(app.now())
-        entries = app.run(app.schedules.ledger(args.id, limit=args.count, before=before))
+        entries = find_entries(app, args)
         if not entries:
             app.run(app.schedules.get(args.id))
     if terminal.json:
@@ -240,8 +225,14 @@ def show_ledger(args: Namespace, terminal: Terminal) -> int:
     elif entries:
         say_ledger(terminal, entries)
     else:
-        terminal.note("no entries yet" if before is None else "no entries before that")
+        terminal.note("no entries in that time" if args.since or args.until else "no entries yet")
     return Exit.OK
+
+
+def find_entries(app: Mainspring, args: Namespace) -> Sequence[Entry]:
+    since, until = (when and when.before(app.now()) for when in (args.since, args.until))
+    newest = app.run(app.schedules.ledger(args.id, limit=args.limit, before=until))
+    return [entry for entry in newest if since is None or (entry.last or entry.utc) >= since]
 
 
 # -- trying out -------------------------------------------------------------------------------------
@@ -249,18 +240,24 @@ def show_ledger(args: Namespace, terminal: Terminal) -> int:
 
 def show_preview(args: Namespace, terminal: Terminal) -> int:
     if args.id is None:
-        return say_preview(args, terminal, make_schedule(args), args.after or datetime.now(UTC))
+        now = datetime.now(UTC)
+        return say_preview(args, terminal, make_schedule(args), begin_of(args, now) or now)
     with opened(args) as app:
         stored, now = find(app, args.id), app.now()
         if stored is None:
-            return say_preview(args, terminal, make_schedule(args, declared_schedule(app, args.id)), args.after or now)
+            schedule = make_schedule(args, declared_schedule(app, args.id))
+            return say_preview(args, terminal, schedule, begin_of(args, now) or now)
     if is_changed(args):
         stored = stored.replaced(make_schedule(args, stored.schedule), now)
     if stored.disabled:
         terminal.note(f"it does not fire: {stored.disabled}")
         return Exit.OK
-    after, since = where_to_begin(stored, args.after, now)
+    after, since = where_to_begin(stored, begin_of(args, now), now)
     return say_preview(args, terminal, stored.schedule, after, since)
+
+
+def begin_of(args: Namespace, now: datetime) -> datetime | None:
+    return None if args.since is None else args.since.before(now)
 
 
 def declared_schedule(app: Mainspring, id: str) -> Schedule:
@@ -293,7 +290,7 @@ def say_preview(
     after: datetime,
     since: datetime | Occurrence | None = None,
 ) -> int:
-    rows = preview_schedule(schedule, after, args.count, since=since, reader=args.reader or "UTC")
+    rows = preview_schedule(schedule, after, args.limit, since=since, reader=args.reader or "UTC")
     if terminal.json:
         terminal.emit({"words": schedule.describe(), "tz": schedule.tz, "coming": plain_rows(rows)})
         return Exit.OK
@@ -314,10 +311,10 @@ def diff_schedule(args: Namespace, terminal: Terminal) -> int:
     changes = compare_stored(before, after, now, ahead, tzdata=tzdata)
     if terminal.json:
         counts = {kind: sum(change.kind == kind for change in changes) for kind in ("added", "removed", "moved")}
-        terminal.emit({"days": args.days, **counts, "changes": plain_changes(changes[: args.count])})
+        terminal.emit({"days": args.days, **counts, "changes": plain_changes(changes[: args.limit])})
         return Exit.OK
     say_diff_title(terminal, before.schedule, after.schedule, tzdata)
-    say_changes(terminal, changes, ahead, args.count, now)
+    say_changes(terminal, changes, ahead, args.limit, now)
     return Exit.OK
 
 

@@ -14,7 +14,7 @@ from mainspring.cli.calendar_plot import plot
 from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.job_page import INDENT, say_heading
 from mainspring.cli.loading import choose, is_there, require_existing
-from mainspring.cli.moments import parse_moment
+from mainspring.cli.moments import add_since_option
 from mainspring.cli.parser import Commands, add_command, add_store_options, parse_positive
 from mainspring.cli.schedule_page import show_minutes, state_of
 from mainspring.cli.table import Cell, Column, Styled
@@ -37,13 +37,13 @@ def add_simulate(schedules: Commands) -> None:
     parser = add_command(schedules, "simulate", simulate_schedules, "show a year of all schedules at a glance", detail)
     parser.add_argument("--days", type=parse_positive, default=365, metavar="N", help="how many days (default: 365)")
     parser.add_argument("--id", action="append", dest="ids", metavar="ID", help="only this schedule; may be repeated")
-    parser.add_argument("--start", type=parse_moment, metavar="TIME", help="begin at this time, not now: 2026-01-01")
+    add_since_option(parser)
     add_store_options(parser)
 
 
 def simulate_schedules(args: Namespace, terminal: Terminal) -> int:
     schedules, now = read_schedules(args)
-    start = args.start or now
+    start = args.since.before(now) if args.since else now
     end = start + timedelta(days=args.days)
     chosen = choose_schedules(schedules, args.ids)
     refuse_too_many(args, chosen, start)

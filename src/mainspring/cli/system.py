@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from argparse import Namespace
 from collections.abc import Sequence
@@ -12,7 +13,8 @@ from mainspring.app import Mainspring
 from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.loading import opened
 from mainspring.cli.moments import When, parse_length, parse_when
-from mainspring.cli.parser import Commands, Parser, add_actor_options, add_command, add_store_options, parse_limit
+from mainspring.cli.paging import add_limit_option
+from mainspring.cli.parser import Commands, Parser, add_actor_options, add_command, add_store_options
 from mainspring.cli.stats_page import say_stats
 from mainspring.cli.table import Column, Styled
 from mainspring.cli.terminal import Terminal, on_terminal
@@ -63,8 +65,8 @@ def add_length_options(parser: Parser) -> None:
 
 
 def add_resume(commands: Commands) -> None:
-    parser = add_command(commands, "resume", resume, "end the halt, or with --queue the pause of one queue")
-    parser.add_argument("--queue", help="end the pause of this queue")
+    parser = add_command(commands, "resume", resume, "end the halt, or the pause of one queue")
+    parser.add_argument("queue", metavar="QUEUE", nargs="?", help="the queue whose pause to end; without it, the halt")
     parser.add_argument("--force", action="store_true", help="resume even if the store was copied to another one")
     add_actor_options(parser)
     add_store_options(parser)
@@ -73,7 +75,7 @@ def add_resume(commands: Commands) -> None:
 def add_pause(commands: Commands) -> None:
     detail = "Running jobs may finish. New jobs are stored for later."
     parser = add_command(commands, "pause", pause, "stop starting jobs of one queue", detail)
-    parser.add_argument("queue", metavar="QUEUE", help="the queue")
+    parser.add_argument("queue", metavar="QUEUE", help="the queue; to stop all queues, use mainspring halt")
     parser.add_argument("--force", action="store_true", help="pause even if the queue is not known yet")
     add_end_options(parser)
 
@@ -88,9 +90,7 @@ def add_stats(commands: Commands) -> None:
 
 def add_audit(commands: Commands) -> None:
     parser = add_command(commands, "audit", show_audit, "show who changed what by hand, newest first")
-    parser.add_argument(
-        "--limit", type=parse_limit, default=50, metavar="N", help="at most this many, up to 1000 (default: 50)"
-    )
+    add_limit_option(parser)
     add_store_options(parser)
 
 
@@ -149,7 +149,7 @@ def say_halted(app: Mainspring, terminal: Terminal, result: HaltResult, text: st
     terminal.say(text)
     for late in result.unconfirmed:
         terminal.note(f"not confirmed by worker {late.worker.id}: {late.why}")
-    end = "mainspring resume" if queue is None else f"mainspring resume --queue {queue}"
+    end = "mainspring resume" if queue is None else f"mainspring resume {shlex.quote(queue)}"
     terminal.note(f"until {show_both(until, app.now())}, or: {end}" if until else f"to end it: {end}")
     return Exit.OK
 
