@@ -169,5 +169,5 @@ def start(tmp_path: Path) -> Iterator[Start]:
         return started[-1]
 
     yield begin
-    for one in started:
-        one.end()
+    for process in started:
+        process.end()

@@ -16,7 +16,7 @@ from tests.cli.conftest import Run, Shop
 pytestmark = pytest.mark.slow
 
 
-def test_how_far_a_batch_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_says_how_far_a_batch_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     app = Mainspring(url)
 
@@ -35,7 +35,7 @@ def test_how_far_a_batch_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "there is no batch nothing" in capsys.readouterr().err
 
 
-def test_a_list_and_a_cancel(run: Run, shop: Shop) -> None:
+def test_batches_are_listed_and_cancelled(run: Run, shop: Shop) -> None:
     first = shop.app.run(shop.app.batch([shop.welcome.prepare(guest="ann"), shop.welcome.prepare(guest="bad")]))
     shop.work()
     later = [shop.nightly.using(delay=3600).prepare(day=day) for day in ("monday", "tuesday", "friday")]
@@ -49,7 +49,7 @@ def test_a_list_and_a_cancel(run: Run, shop: Shop) -> None:
     page = run("batches", "list", "--limit", "1", *store)
     assert f"more: mainspring batches list --limit 1 --store {shop.url} --cursor {second.id}" in page.err
     told = run("batches", "list", "--cursor", second.id, "--json", *store).data
-    assert [(one["id"], one["ended"]["failed"]) for one in told["batches"]] == [(first.id, 1)]
+    assert [(batch["id"], batch["ended"]["failed"]) for batch in told["batches"]] == [(first.id, 1)]
     assert told["cursor"] is None
 
     refused = run("batches", "cancel", second.id, *store)

@@ -32,7 +32,7 @@ def test_it_measures_and_leaves_nothing(run: Run, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_in_json(run: Run) -> None:
+def test_json_output_has_the_measures(run: Run) -> None:
     data = run("bench", "--jobs", "25", "--json").data
     assert data["jobs"] == 25
     assert min(data[name] for name in ("enqueue_single", "enqueue_bulk", "run", "start_p50", "start_p99")) > 0
@@ -43,7 +43,7 @@ def test_the_steps_reach_every_job(jobs: int, reached: list[int]) -> None:
     assert list(bench.steps(jobs)) == reached
 
 
-def test_bad_values(run: Run) -> None:
+def test_bad_values_are_usage_errors(run: Run) -> None:
     assert run("bench", "--jobs", "0").code == 2
     outcome = run("bench", "--directory", "/nowhere/at/all", "--jobs", "1")
     assert (outcome.code, "there is no directory /nowhere/at/all" in outcome.err) == (2, True)

@@ -7,7 +7,7 @@ from mainspring.cli.calendar_plot import plot
 
 
 def days(first: date, number: int, per_day: int = 1) -> Counter[date]:
-    return Counter({first + timedelta(days=one): per_day for one in range(number)})
+    return Counter({first + timedelta(days=day): per_day for day in range(number)})
 
 
 def test_a_year_is_a_column_per_week_and_a_row_per_day_of_the_week() -> None:
@@ -39,7 +39,7 @@ def test_a_wide_terminal_gets_wide_cells_and_a_narrow_one_several_blocks() -> No
     assert sum(line.startswith("Mon") for line in narrow) == 3
 
 
-def test_nothing_at_all() -> None:
+def test_days_without_fires_are_dots() -> None:
     lines = plot({}, date(2026, 1, 1), date(2026, 1, 31), width=80, plain=True)
     assert sum(line.count(".") for line in lines[:-1]) == 31
     assert lines[-1].endswith("0 a day")

@@ -80,7 +80,7 @@ def test_the_source_rejects_new_jobs_and_says_why(run: Run, shop: Shop, tmp_path
         shop.enqueue()
 
 
-def test_in_json(run: Run, shop: Shop) -> None:
+def test_json_output_reports_what_was_copied(run: Run, shop: Shop) -> None:
     shop.enqueue_later()
     shop.enqueue()
     shop.work()
@@ -114,7 +114,7 @@ def test_a_dry_run_says_what_would_be_refused(run: Run, shop: Shop, tmp_path: Pa
     assert not (tmp_path / "third.db").exists()
 
 
-def test_once_is_enough(run: Run, shop: Shop) -> None:
+def test_a_second_copy_says_that_nothing_is_left_to_do(run: Run, shop: Shop) -> None:
     shop.enqueue_later()
     run("copy", shop.url, TARGET)
     outcome = run("copy", shop.url, TARGET)
@@ -169,12 +169,12 @@ def test_memory_is_no_target(run: Run, shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("source", ["memory://", "sqlite:///typo.db"])
-def test_a_source_that_is_not_there(run: Run, tmp_path: Path, source: str) -> None:
+def test_a_source_that_is_not_there_is_an_error_and_creates_nothing(run: Run, tmp_path: Path, source: str) -> None:
     assert run("copy", source, TARGET).code == 4
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_store(run: Run, shop: Shop) -> None:
+def test_a_target_of_an_unknown_kind_is_a_usage_error(run: Run, shop: Shop) -> None:
     assert run("copy", shop.url, "redis://localhost").code == 2
 
 
@@ -325,7 +325,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(tmp_path: Path) -> None:
     app = Mainspring(f"sqlite:///{tmp_path / 'other.db'}")
     assert app.run(app.jobs.count(Filter())) == 12_000
     assert f'"copied_now": {12_000 - there}' in done.stdout
-    assert [one for one in app.run(app.store.diagnose()) if one.severity is Severity.ERROR] == []
+    assert [finding for finding in app.run(app.store.diagnose()) if finding.severity is Severity.ERROR] == []
     assert halt_of(f"sqlite:///{tmp_path / 'other.db'}") == ""
     app.run(app.close())
 

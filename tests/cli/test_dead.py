@@ -32,13 +32,13 @@ def test_list_has_no_status_to_choose(dead: Run) -> None:
     assert dead("list", "--status", "pending").code == 2
 
 
-def test_show(dead: Run, shop: Shop) -> None:
+def test_show_prints_the_last_traceback(dead: Run, shop: Shop) -> None:
     buried = shop.bury()
     assert "Last traceback" in dead("show", buried).out
     assert dead("show", buried, "--json").data["job"]["status"] == "dead_letter"
 
 
-def test_show_what_is_not_dead(dead: Run, shop: Shop) -> None:
+def test_show_refuses_a_job_that_is_not_dead(dead: Run, shop: Shop) -> None:
     waiting = shop.enqueue_later()
     outcome = dead("show", waiting)
     assert outcome.code == 3
@@ -46,7 +46,7 @@ def test_show_what_is_not_dead(dead: Run, shop: Shop) -> None:
     assert dead("show", "nope").code == 3
 
 
-def test_retry(dead: Run, shop: Shop) -> None:
+def test_retry_makes_a_dead_letter_pending_once(dead: Run, shop: Shop) -> None:
     buried = shop.bury()
     assert dead("retry", buried).out == f"{buried} retried\n"
     assert shop.status(buried) is Status.PENDING
@@ -69,7 +69,7 @@ def test_a_dry_run_by_id_counts_only_dead_letters(dead: Run, shop: Shop) -> None
     assert dead("retry", shop.bury(), cancelled, "--dry-run").out == "1 job would be retried\n"
 
 
-def test_purge(dead: Run, shop: Shop) -> None:
+def test_purge_deletes_only_dead_letters_of_that_age(dead: Run, shop: Shop) -> None:
     for _ in range(2):
         shop.bury()
     shop.enqueue_later()

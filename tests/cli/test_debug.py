@@ -187,7 +187,7 @@ def test_recorded_steps_are_not_run_again(
     assert fixed.code == 0
     assert fixed.data["result"] == {"paid": 7, "told": {"box": 9}, "shipped": "shipped"}
     assert fixed.data["steps_run"] == ["ship"]
-    assert [(one["would"], one["payload"]) for one in fixed.data["jobs"]] == [
+    assert [(job["would"], job["payload"]) for job in fixed.data["jobs"]] == [
         ("enqueue", '{"number":1}'), ("spawn", '{"number":3}'), ("follow up with", '{"number":2}'),
     ]  # fmt: skip
 
@@ -234,7 +234,9 @@ def test_a_person_is_asked_before_a_step_is_run(
     assert asked == ["ship is not recorded: really run it?"]
 
 
-def test_plain_functions(debugged: Debugged, app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_of_plain_functions_run_only_if_told(
+    debugged: Debugged, app: Mainspring, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("mainspring.features.durable.sleep.delay_of", lambda *_: 1)
     job = finished(app, app.tasks["plain"].enqueue_sync().id)
     assert debugged(job).out.splitlines()[-1] == "RuntimeError: half way"
@@ -243,11 +245,13 @@ def test_plain_functions(debugged: Debugged, app: Mainspring, monkeypatch: pytes
     assert debugged(job, "--run-steps").out == "completed, with result 3\n"
 
 
-def test_one_job_of_a_chunk(debugged: Debugged, app: Mainspring) -> None:
+def test_a_chunk_handler_gets_the_one_job(debugged: Debugged, app: Mainspring) -> None:
     assert debugged(dead(app, "together", 5)).out.splitlines()[-1] == "ValueError: 5"
 
 
-def test_a_wish(debugged: Debugged, app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_snoozes_itself_says_why(
+    debugged: Debugged, app: Mainspring, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = dead(app, "moody")
     monkeypatch.setenv("FIXED", "1")
     outcome = debugged(job)

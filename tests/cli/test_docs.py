@@ -24,8 +24,8 @@ def list_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.Argument
     if not below:
         yield parser
     for action in below:
-        for one in action.choices.values():
-            yield from list_commands(one)
+        for command in action.choices.values():
+            yield from list_commands(command)
 
 
 def test_the_short_help_names_all_commands_as_they_describe_themselves() -> None:
@@ -99,7 +99,7 @@ def test_every_example_is_understood(example: str) -> None:
     build_parser().parse_args(shlex.split(example, comments=True)[1:])
 
 
-def test_there_are_examples() -> None:
+def test_the_page_has_at_least_twenty_examples() -> None:
     assert len(EXAMPLES) >= 20
 
 

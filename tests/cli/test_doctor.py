@@ -35,10 +35,10 @@ def examine(run: Run, shop: Shop) -> Run:
 
 
 def finding(outcome: Outcome, check: str) -> dict[str, Any]:
-    return next(one for one in outcome.data["findings"] if one["check"] == check)
+    return next(found for found in outcome.data["findings"] if found["check"] == check)
 
 
-def test_all_is_well(examine: Run, shop: Shop) -> None:
+def test_a_healthy_store_passes_all_checks(examine: Run, shop: Shop) -> None:
     shop.enqueue_later()
     outcome = examine()
     assert outcome.code == 0
@@ -48,7 +48,7 @@ def test_all_is_well(examine: Run, shop: Shop) -> None:
     assert checks >= {"python", "packages", "time zones", "open files", "store", "integrity", "counts", "disk", "clock"}
 
 
-def test_in_json(examine: Run, shop: Shop) -> None:
+def test_json_output_reports_the_findings(examine: Run, shop: Shop) -> None:
     outcome = examine("--json")
     assert outcome.data["healthy"] is True
     assert finding(outcome, "store") == {"severity": "ok", "check": "store", "message": shop.url, "advice": ""}
@@ -140,7 +140,7 @@ def test_workers_that_cannot_hear(shop: Shop) -> None:
     assert "listen=" in found.advice
 
 
-def test_stuck_slots() -> None:
+def test_stuck_slots_of_live_workers_are_a_warning() -> None:
     workers = [
         WorkerInfo("vm-1", "vm", 77, ("*",), 4, stuck=3),
         WorkerInfo("vm-2", "vm", 78, ("*",), 4),
@@ -211,7 +211,7 @@ def raise_(error: Exception) -> Callable[..., Any]:
     return fail
 
 
-def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_of_the_environment_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {finding.severity for finding in doctor.check_environment()} == {Severity.OK}
     monkeypatch.setattr(doctor, "OLDEST_PYTHON", (9, 9))
     monkeypatch.setattr(doctor, "PACKAGES", ("mainspring", "not-installed-anywhere"))
@@ -229,7 +229,7 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("size", "shown"), [(0, "0 B"), (999, "999 B"), (123_456, "123 kB"), (85e9, "85 GB"), (2.5e12, "2.5 TB")]
 )
-def test_sizes(size: float, shown: str) -> None:
+def test_sizes_are_shown_with_their_unit(size: float, shown: str) -> None:
     assert show_size(size) == shown
 
 

@@ -64,8 +64,8 @@ def test_units_are_provisioned_for_the_table_and_its_indexes(run: Run, url: str)
     assert run("migrate", "--store", url, "--read-units", "7", "--write-units", "9").code == 0
     table = described(url, "DescribeTable")["Table"]
     assert isinstance(table, dict)
-    units = [one["ProvisionedThroughput"] for one in (table, *table["GlobalSecondaryIndexes"])]
-    assert [(one["ReadCapacityUnits"], one["WriteCapacityUnits"]) for one in units] == [(7, 9)] * 3
+    units = [index["ProvisionedThroughput"] for index in (table, *table["GlobalSecondaryIndexes"])]
+    assert [(unit["ReadCapacityUnits"], unit["WriteCapacityUnits"]) for unit in units] == [(7, 9)] * 3
 
 
 def test_a_table_that_is_not_there_is_missed(run: Run, url: str) -> None:

@@ -78,7 +78,7 @@ def test_an_empty_list_says_so_beside_the_result(jobs: Run) -> None:
     assert jobs("list", "--json").data == {"jobs": [], "cursor": None}
 
 
-def test_pages(jobs: Run, shop: Shop) -> None:
+def test_list_continues_after_the_cursor(jobs: Run, shop: Shop) -> None:
     made = [shop.enqueue() for _ in range(5)]
     first = jobs("list", "--json", "--limit", "3")
     assert ids(first) == made[:1:-1]
@@ -138,7 +138,7 @@ def test_each_filter_finds_the_jobs_that_fit(filters: list[str], found: set[str]
     assert {names[job_id] for job_id in ids(jobs("list", "--json", *filters))} == found
 
 
-def test_jobs_by_worker(jobs: Run, shop: Shop) -> None:
+def test_list_finds_the_jobs_of_a_worker(jobs: Run, shop: Shop) -> None:
     dead = shop.bury()
     worker = shop.app.run(shop.app.jobs.get(dead)).worker or ""
     shop.enqueue_later()
@@ -174,7 +174,7 @@ def test_an_error_message_stays_on_its_line(jobs: Run, shop: Shop) -> None:
 # -- show -----------------------------------------------------------------------------------------
 
 
-def test_show_tells_everything(jobs: Run, shop: Shop) -> None:
+def test_show_prints_all_fields_of_a_job(jobs: Run, shop: Shop) -> None:
     job_id = shop.bury(target=("guest", "g7"), tags=["vip"], dedupe_key="k1", timeout=30)
     outcome = jobs("show", job_id)
     assert outcome.code == 0
@@ -204,7 +204,7 @@ def test_show_draws_the_progress_of_a_running_job(jobs: Run, shop: Shop) -> None
     assert "50% half [2J way" in jobs("list").out
 
 
-def test_show_in_json(jobs: Run, shop: Shop) -> None:
+def test_show_as_json_has_the_job_and_its_history(jobs: Run, shop: Shop) -> None:
     job_id = shop.bury()
     data = jobs("show", job_id, "--json").data
     assert data["job"]["id"] == job_id
@@ -249,7 +249,7 @@ def test_show_what_is_not_there(jobs: Run) -> None:
 # -- cancel, retry, delete ------------------------------------------------------------------------
 
 
-def test_cancel_by_id(jobs: Run, shop: Shop) -> None:
+def test_cancel_by_id_ends_the_jobs_and_is_audited(jobs: Run, shop: Shop) -> None:
     first, second = shop.enqueue_later(), shop.enqueue_later()
     outcome = jobs("cancel", first, second, "--reason", "not needed", "--actor", "ann")
     assert outcome.code == 0
@@ -259,13 +259,13 @@ def test_cancel_by_id(jobs: Run, shop: Shop) -> None:
     assert shop.app.run(shop.app.audit())[0].actor == "ann"
 
 
-def test_retry_by_id(jobs: Run, shop: Shop) -> None:
+def test_retry_by_id_makes_the_job_pending(jobs: Run, shop: Shop) -> None:
     dead = shop.bury()
     assert jobs("retry", dead).out == f"{dead} retried\n"
     assert shop.status(dead) is Status.PENDING
 
 
-def test_delete_by_id(jobs: Run, shop: Shop) -> None:
+def test_delete_by_id_removes_the_job(jobs: Run, shop: Shop) -> None:
     job_id = shop.enqueue_later()
     assert jobs("delete", job_id).code == 0
     assert jobs("show", job_id).code == 3
@@ -324,7 +324,7 @@ def claim(shop: Shop) -> int:
 # -- by filter ------------------------------------------------------------------------------------
 
 
-def test_cancel_by_filter(jobs: Run, shop: Shop) -> None:
+def test_cancel_by_filter_leaves_other_jobs_alone(jobs: Run, shop: Shop) -> None:
     for _ in range(3):
         shop.enqueue_later(queue="a")
     other = shop.enqueue_later(queue="b")
@@ -403,7 +403,7 @@ def test_reschedule_by_a_length(jobs: Run, shop: Shop) -> None:
     assert abs(due - shop.app.now() - timedelta(hours=2)) < timedelta(minutes=1)
 
 
-def test_reschedule_to_now(jobs: Run, shop: Shop) -> None:
+def test_a_job_rescheduled_to_now_runs(jobs: Run, shop: Shop) -> None:
     job_id = shop.enqueue_later()
     assert jobs("reschedule", job_id, "--at", "now").code == 0
     shop.work()
@@ -420,7 +420,7 @@ def test_what_cannot_be_rescheduled(jobs: Run, shop: Shop) -> None:
     assert jobs("reschedule", "nope", "--at", "now").code == 3
 
 
-def test_edit(jobs: Run, shop: Shop) -> None:
+def test_edit_changes_the_given_fields(jobs: Run, shop: Shop) -> None:
     job_id = shop.enqueue_later()
     edit = ["--payload", '{"day": "tuesday"}', "--priority", "urgent", "--queue", "fast", "--max-attempts", "9"]
     job = jobs("edit", job_id, *edit, "--json").data["job"]
@@ -443,7 +443,7 @@ def test_edit(jobs: Run, shop: Shop) -> None:
         (["--max-attempts", "0"], "at least 1"),
     ],
 )
-def test_bad_edits(argv: list[str], told: str, jobs: Run, shop: Shop) -> None:
+def test_bad_edits_are_usage_errors(argv: list[str], told: str, jobs: Run, shop: Shop) -> None:
     outcome = jobs("edit", shop.enqueue_later(), *argv)
     assert outcome.code == 2
     assert told in outcome.err

@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> str:
     return url
 
 
-def test_they_are_listed(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_limits_are_listed_with_the_jobs_that_hold_them(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["limits", "--store", store]) == 0
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split()[:3] == ["LIMIT", "KIND", "KEY"]
@@ -41,7 +41,7 @@ def test_they_are_listed(store: str, capsys: pytest.CaptureFixture[str]) -> None
     assert "yes" in lines[0]
 
 
-def test_one_of_them_as_json(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_limit_as_json(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["limits", "mail", "--waiting", "--json", "--store", store]) == 0
     (found,) = json.loads(capsys.readouterr().out)["limits"]
     assert found == {

@@ -129,7 +129,7 @@ def test_what_brings_people_in_makes_its_applications_database(run: Run, tmp_pat
     assert run(*command, "--store", "sqlite:///typo.db").code == 4
     dry = run(*command, "--app", "shop_app:app", "--dry-run")
     assert (dry.code, dry.out) == (0, "1 would be created, 0 would be updated, 0 unchanged\n")
-    assert not [one.name for one in tmp_path.iterdir() if one.suffix == ".db"]
+    assert not [path.name for path in tmp_path.iterdir() if path.suffix == ".db"]
     sys.modules.pop("shop_app")  # as another process
     assert run(*command, "--app", "shop_app:app").out == "1 created, 0 updated, 0 unchanged\n"
     assert (tmp_path / "shop.db").exists()

@@ -52,7 +52,7 @@ def test_json_lines_look_alike(plain: bool) -> None:
 
 
 @pytest.mark.parametrize("plain", [True, False], ids=["logging", "structlog"])
-def test_text_lines(plain: bool) -> None:
+def test_text_lines_have_the_level_and_the_fields(plain: bool) -> None:
     shown = lines(plain=plain, as_json=False)
     assert "[info" in shown[0]
     assert "job_completed" in shown[0]

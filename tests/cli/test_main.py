@@ -44,7 +44,7 @@ def test_help_has_a_line_for_each_command(run: Run) -> None:
     assert [line for line in listed if not re.match(r"    \w+  +\w", line)] == []
 
 
-def test_version(run: Run) -> None:
+def test_the_version_is_that_of_the_package(run: Run) -> None:
     assert run("--version").out == run("version").out == f"mainspring {version('mainspring')}\n"
     assert run("version", "--json").data["mainspring"] == version("mainspring")
 
@@ -76,7 +76,7 @@ def test_wrong_usage_is_told_in_two_lines(argv: list[str], command: str, run: Ru
     assert hint == f"see {command} --help"
 
 
-def test_wrong_usage_in_json(run: Run) -> None:
+def test_wrong_usage_is_reported_as_json(run: Run) -> None:
     outcome = run("jobs", "list", "--json", "--nonsense")
     assert outcome.code == 2
     assert outcome.error == {"error": "unknown arguments: --nonsense", "type": "UsageError"}
@@ -130,7 +130,7 @@ def mainspring(*argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "mainspring", *argv], capture_output=True, text=True, check=False)
 
 
-def test_python_m_mainspring(shop: Shop) -> None:
+def test_python_m_mainspring_is_the_same_program(shop: Shop) -> None:
     job_id = shop.enqueue()
     done = mainspring("jobs", "list", "--json", "--store", shop.url)
     assert done.returncode == 0

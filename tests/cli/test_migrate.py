@@ -39,19 +39,19 @@ def exists(name: str) -> bool:
 def test_it_makes_the_tables_and_says_so(run: Run, url: str, name: str) -> None:
     outcome = run("migrate", "--store", url)
     assert outcome.code == 0
-    assert outcome.out.splitlines()[:-1] == [f"ran {one}" for one in NAMES]
+    assert outcome.out.splitlines()[:-1] == [f"ran {name}" for name in NAMES]
     assert outcome.out.splitlines()[-1].endswith(f"schema={name} is now at version {len(NAMES)}")
     assert run("stats", "--store", url).code == 0
 
 
-def test_twice_is_once(run: Run, url: str) -> None:
+def test_migrating_twice_does_nothing_the_second_time(run: Run, url: str) -> None:
     run("migrate", "--store", url)
     outcome = run("migrate", "--store", url)
     assert outcome.code == 0
     assert outcome.out.endswith(f" is already at version {len(NAMES)}\n")
 
 
-def test_in_json(run: Run, url: str) -> None:
+def test_json_output_names_the_migrations(run: Run, url: str) -> None:
     data = run("migrate", "--json", "--store", url).data
     assert (data["migrated"], data["version"]) == (NAMES, len(NAMES))
     assert run("migrate", "--json", "--store", url).data["migrated"] == []

@@ -18,7 +18,7 @@ NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
         ("1h 30m", 5400), ("3d", 259_200), ("2w", 1_209_600), ("250ms", 0.25), ("1.5h", 5400),
     ],
 )  # fmt: skip
-def test_lengths(text: str, seconds: float) -> None:
+def test_lengths_are_parsed(text: str, seconds: float) -> None:
     assert parse_length(text) == timedelta(seconds=seconds)
 
 
@@ -62,18 +62,18 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         (3 * 86_400 + 5, "in 3 d"), (-400 * 86_400, "400 d ago"),
     ],
 )  # fmt: skip
-def test_relative_times(seconds: float, shown: str) -> None:
+def test_relative_times_are_shown_in_one_unit(seconds: float, shown: str) -> None:
     assert show_relative(NOW + timedelta(seconds=seconds), NOW) == shown
 
 
 @pytest.mark.parametrize(
     ("seconds", "shown"), [(0, "0 ms"), (0.012, "12 ms"), (1.54, "1.5 s"), (2, "2 s"), (61, "1 min"), (90_000, "1 d")]
 )
-def test_shown_lengths(seconds: float, shown: str) -> None:
+def test_lengths_are_shown_in_one_unit(seconds: float, shown: str) -> None:
     assert show_length(seconds) == shown
 
 
-def test_absolute_times() -> None:
+def test_absolute_times_are_shown_in_utc() -> None:
     assert show_moment(NOW) == "2026-05-01 12:00:00 UTC"
     assert show_exactly(NOW + timedelta(milliseconds=7)) == "2026-05-01 12:00:00.007"
     assert show_both(NOW + timedelta(hours=1), NOW) == "2026-05-01 13:00:00 UTC (in 1 h)"

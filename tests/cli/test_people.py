@@ -34,12 +34,12 @@ def ana(shop: Shop) -> Person:
     return shop.app.run(shop.app.people.put(ana))
 
 
-def test_list(people: Run, ana: Person, shop: Shop) -> None:
+def test_list_shows_people_page_by_page(people: Run, ana: Person, shop: Shop) -> None:
     shop.app.run(shop.app.people.put(Person(id="bob", tz="UTC")))
     header, *rows = people("people", "list").out.splitlines()
     assert header.split() == ["ID", "NAME", "TIME", "ZONE", "OCCASIONS", "EMAIL"]
     assert [row.split()[0] for row in rows] == ["ana", "bob"]
-    assert [one["id"] for one in people("people", "list", "--cursor", "ana", "--json").data["people"]] == ["bob"]
+    assert [person["id"] for person in people("people", "list", "--cursor", "ana", "--json").data["people"]] == ["bob"]
     page = people("people", "list", "--limit", "1")
     assert page.err == f"more: mainspring people list --limit 1 --store {shop.url} --cursor ana\n"
     assert people("people", "list", "-n", "1", "--json").data["cursor"] == "ana"
@@ -47,11 +47,11 @@ def test_list(people: Run, ana: Person, shop: Shop) -> None:
 
 
 @pytest.mark.slow
-def test_find(people: Run, ana: Person, shop: Shop) -> None:
+def test_list_finds_people_by_each_filter(people: Run, ana: Person, shop: Shop) -> None:
     shop.app.run(shop.app.people.put(Person(id="bob", tz="UTC", last_name="Anders", attributes={"score": 3})))
 
     def found(*argv: str) -> list[str]:
-        return [one["id"] for one in people("people", "list", *argv, "--json").data["people"]]
+        return [person["id"] for person in people("people", "list", *argv, "--json").data["people"]]
 
     assert found("--email", "ANA@example.com") == ["ana"]
     assert found("--name", "an") == ["ana", "bob"]
@@ -66,14 +66,16 @@ def test_find(people: Run, ana: Person, shop: Shop) -> None:
     assert people("people", "list", "--tz", "Mars/Olympus").code == 2
 
 
-def test_show(people: Run, ana: Person, shop: Shop) -> None:
+def test_show_prints_a_person_and_their_occasions(people: Run, ana: Person, shop: Shop) -> None:
     out = people("people", "show", "ana").out
     assert "ana@example.com" in out
     assert "team=blue" in out
     assert "birthday" in out
     data = people("people", "show", "ana", "--json").data
     assert data["person"]["tz"] == ana.tz
-    assert [(one["kind"], one["local"][10:]) for one in data["next"]] == [("birthday", "T09:00:00+14:00")]
+    assert [(occasion["kind"], occasion["local"][10:]) for occasion in data["next"]] == [
+        ("birthday", "T09:00:00+14:00")
+    ]
     assert data["ledger"] == []
     missing = people("people", "show", "nobody")
     assert (missing.code, "there is no person 'nobody'" in missing.err) == (3, True)
@@ -93,13 +95,13 @@ def test_show_tells_what_was_sent(people: Run, shop: Shop) -> None:
 async def greet(person: Person) -> None: ...
 
 
-def test_delete(people: Run, ana: Person, shop: Shop) -> None:
+def test_delete_removes_one_person_and_asks_before_more(people: Run, ana: Person, shop: Shop) -> None:
     assert people("people", "delete", "ana").out == "ana deleted\n"
     assert people("people", "delete", "ana").code == 3
     assert people("people", "delete", "a", "b").code == 2  # nobody can be asked
 
 
-def test_upcoming(people: Run, ana: Person) -> None:
+def test_upcoming_lists_occasions_of_the_next_days(people: Run, ana: Person) -> None:
     header, row = people("occasions", "upcoming").out.splitlines()
     assert header.split() == ["LOCAL", "PERSON", "KIND", "TIME", "ZONE", "UTC", "FOR"]
     date, time, person, kind, tz, _, utc, on = row.split()
@@ -112,7 +114,7 @@ def test_upcoming(people: Run, ana: Person) -> None:
 FILE = "id,timezone,E-Mail,birthday\np1,UTC,a@b,1990-01-02\np2,Nowhere,,\n"
 
 
-def test_import(people: Run, shop: Shop, tmp_path: Path) -> None:
+def test_import_reports_bad_rows_and_updates_the_others(people: Run, shop: Shop, tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     path.write_text(FILE)
     command = ("people", "import", str(path), "--map", "E-Mail=email")

@@ -79,8 +79,8 @@ def test_a_worker_runs_what_another_process_enqueues_and_stops_when_told(
     worker.wait_for("job_dead_lettered")
     assert run("dead", "list", "--json", "--store", url).data["jobs"][0]["payload"] == {"guest": "nobody"}
     stats = run("stats", "--json", "--store", url).data
-    assert [(one["completed"], one["dead_letter"]) for one in stats["queues"]] == [(2, 1)]
-    assert [one["alive"] for one in stats["workers"]] == [True]
+    assert [(queue["completed"], queue["dead_letter"]) for queue in stats["queues"]] == [(2, 1)]
+    assert [worker["alive"] for worker in stats["workers"]] == [True]
     assert run("doctor", "--store", url).code == 0
     worker.process.send_signal(signal.SIGTERM)
     assert worker.process.wait(timeout=90) == 0
@@ -104,7 +104,9 @@ def test_a_worker_that_was_killed_is_shown_as_dead(start: Start, run: Run, url: 
     wait_until(lambda: app.run(app.jobs.get(job_id)).status is Status.RUNNING)
     worker.process.kill()
     wait_until(lambda: not run("stats", "--json", "--store", url).data["workers"][0]["alive"])
-    (claims,) = (one for one in run("doctor", "--json", "--store", url).data["findings"] if one["check"] == "claims")
+    (claims,) = (
+        finding for finding in run("doctor", "--json", "--store", url).data["findings"] if finding["check"] == "claims"
+    )
     assert claims["message"].startswith("jobs are held by dead workers")
 
 

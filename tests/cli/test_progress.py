@@ -61,9 +61,9 @@ def test_the_pace_is_told_after_a_moment(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(("fraction", "drawn"), [(0, "────"), (0.5, "━━──"), (0.625, "━━╸─"), (1, "━━━━"), (7, "━━━━")])
-def test_bars(fraction: float, drawn: str) -> None:
+def test_a_bar_is_drawn_up_to_its_fraction(fraction: float, drawn: str) -> None:
     assert draw_bar(fraction, colour=False, width=4) == drawn
 
 
-def test_a_bar_in_colour() -> None:
+def test_a_bar_in_colour_is_green() -> None:
     assert draw_bar(0.5, colour=True, width=2) == "\x1b[32m━\x1b[0;2m─\x1b[0m"

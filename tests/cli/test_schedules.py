@@ -69,7 +69,7 @@ def only_times(outcome: Outcome) -> list[str]:
 # -- looking ----------------------------------------------------------------------------------------
 
 
-def test_list(schedules: Run, shop: Shop) -> None:
+def test_list_shows_state_rule_and_last_run(schedules: Run, shop: Shop) -> None:
     assert schedules("list").err == "no schedules\n"
     put(shop)
     put(shop, "b", "every 1h")
@@ -100,15 +100,24 @@ def test_a_narrow_list_says_all(schedules: Run, shop: Shop, monkeypatch: pytest.
     assert "  month, America/Argentina/Buenos_Aires" in lines
 
 
-def test_list_as_json(schedules: Run, shop: Shop) -> None:
+def test_list_as_json_has_the_next_and_the_last_time(schedules: Run, shop: Shop) -> None:
     put(shop)
     shop.app.run(shop.app.schedules.trigger("a", actor="ana"))
-    (one,) = schedules("list", "--json").data["schedules"]
-    assert (one["id"], one["state"], one["task"], one["args"]) == ("a", "active", "nightly", {"day": "monday"})
-    assert one["words"] == "at 09:00 every day (cron 0 9 * * *), Asia/Tokyo time"
-    assert one["next"]["local"].endswith("T09:00:00+09:00")
-    assert one["next"]["utc"].endswith("T00:00:00.000Z")
-    assert (one["last"]["became"], one["last"]["why"], one["last_status"]) == ("triggered", "by ana", "pending")
+    (schedule,) = schedules("list", "--json").data["schedules"]
+    assert (schedule["id"], schedule["state"], schedule["task"], schedule["args"]) == (
+        "a",
+        "active",
+        "nightly",
+        {"day": "monday"},
+    )
+    assert schedule["words"] == "at 09:00 every day (cron 0 9 * * *), Asia/Tokyo time"
+    assert schedule["next"]["local"].endswith("T09:00:00+09:00")
+    assert schedule["next"]["utc"].endswith("T00:00:00.000Z")
+    assert (schedule["last"]["became"], schedule["last"]["why"], schedule["last_status"]) == (
+        "triggered",
+        "by ana",
+        "pending",
+    )
 
 
 def test_list_tells_what_the_code_declares_and_no_worker_has_stored(in_code: Run, shop: Shop) -> None:
@@ -117,7 +126,7 @@ def test_list_tells_what_the_code_declares_and_no_worker_has_stored(in_code: Run
     assert in_code("list", "--json").data["not_stored_yet"] == ["nightly"]
 
 
-def test_show(schedules: Run, shop: Shop) -> None:
+def test_show_prints_the_rule_coming_times_and_ledger(schedules: Run, shop: Shop) -> None:
     put(shop, misfire="skip", jitter="5m")
     shop.app.run(shop.app.schedules.trigger("a", actor="ana"))
     out = schedules("show", "a").out
@@ -142,7 +151,7 @@ def test_what_is_not_there(command: str, schedules: Run) -> None:
     assert (outcome.code, "there is no schedule 'nope'" in outcome.err) == (3, True)
 
 
-def test_ledger(schedules: Run, shop: Shop) -> None:
+def test_ledger_lists_entries_of_a_time_range(schedules: Run, shop: Shop) -> None:
     put(shop)
     assert schedules("ledger", "a").err == "no entries yet\n"
     for actor in ("ana", "bob"):
@@ -263,7 +272,7 @@ def test_what_is_too_late_to_be_caught_up_is_not_announced(schedules: Run, shop:
     assert only_times(schedules("preview", "a", "--json"))[0] > f"{now:%Y-%m-%dT%H:%M}"
 
 
-def test_diff(schedules: Run, shop: Shop) -> None:
+def test_diff_shows_times_that_a_change_moves(schedules: Run, shop: Shop) -> None:
     put(shop)
     out = schedules("diff", "a", "--tz", "Europe/Paris", "--days", "10", "-n", "3")
     assert out.out.startswith(
@@ -369,7 +378,7 @@ def test_what_the_code_declares_is_changed_there(schedules: Run, in_code: Run, s
     assert (outcome.code, "it comes back" in outcome.err) == (0, True)
 
 
-def test_pause_and_resume(schedules: Run, shop: Shop) -> None:
+def test_a_paused_schedule_fires_again_when_resumed(schedules: Run, shop: Shop) -> None:
     put(shop)
     assert schedules("pause", "a").out == "a paused: it does not fire until it is resumed\n"
     assert schedules("list", "--json").data["schedules"][0]["state"] == "paused"
@@ -381,7 +390,7 @@ def test_pause_and_resume(schedules: Run, shop: Shop) -> None:
     assert schedules("pause", "a", "--until", "2000-01-01").code == 2
 
 
-def test_trigger(schedules: Run, shop: Shop) -> None:
+def test_trigger_enqueues_a_job_unless_halted(schedules: Run, shop: Shop) -> None:
     put(shop)
     job = schedules("trigger", "a", "--actor", "ana", "--json").data["job"]
     assert shop.count(ids=(job["id"],)) == 1
@@ -393,7 +402,7 @@ def test_trigger(schedules: Run, shop: Shop) -> None:
     assert shop.app.run(shop.app.jobs.count(Filter())) == 1
 
 
-def test_delete(schedules: Run, shop: Shop) -> None:
+def test_delete_asks_before_it_removes_a_schedule(schedules: Run, shop: Shop) -> None:
     put(shop)
     assert schedules("delete", "a").code == 2
     assert schedules("delete", "a", "--yes").out == "a deleted\n"
@@ -408,14 +417,14 @@ def test_the_actor_is_in_the_audit_log(schedules: Run, in_code: Run, shop: Shop)
         assert schedules(command, "t7", *by).code == 0
     assert schedules("delete", "t7", "--yes", *by).code == 0
     entries = shop.app.run(shop.app.audit())
-    assert [one.action.partition(".")[2] for one in reversed(entries)] == [
+    assert [entry.action.partition(".")[2] for entry in reversed(entries)] == [
         "put",
         "pause",
         "resume",
         "trigger",
         "delete",
     ]
-    assert {(one.actor, one.reason, one.detail["schedule"]) for one in entries} == {("ana", "ticket 42", "t7")}
+    assert {(entry.actor, entry.reason, entry.detail["schedule"]) for entry in entries} == {("ana", "ticket 42", "t7")}
 
 
 # -- simulating -------------------------------------------------------------------------------------
@@ -427,7 +436,7 @@ def test_a_year_of_all_schedules(in_code: Run, shop: Shop) -> None:
     nightly, weekly = data["schedules"]
     assert (nightly["id"], nightly["fires"], weekly["id"], weekly["fires"]) == ("nightly", 365, "weekly", 52)
     assert (nightly["first"], nightly["last"]) == ("2026-01-01T01:30:00.000Z", "2026-12-31T01:30:00.000Z")
-    assert [one["day"] for one in nightly["remarks"]] == ["2026-03-29", "2026-10-25"]
+    assert [remark["day"] for remark in nightly["remarks"]] == ["2026-03-29", "2026-10-25"]
     assert data["days"]["2026-01-05"] == 2
     assert sum(data["days"].values()) == 417
     assert in_code("list", "--json").data["schedules"][0]["fires"] == 0, "nothing was fired"
@@ -441,11 +450,11 @@ def test_a_year_on_paper(in_code: Run) -> None:
     assert out.isascii()
 
 
-def test_some_of_them(schedules: Run, shop: Shop) -> None:
+def test_simulate_takes_only_the_given_schedules(schedules: Run, shop: Shop) -> None:
     for name in ("a", "b"):
         put(shop, name)
     data = schedules("simulate", "--id", "b", "--days", "3", "--json").data
-    assert [(one["id"], one["fires"]) for one in data["schedules"]] == [("b", 3)]
+    assert [(schedule["id"], schedule["fires"]) for schedule in data["schedules"]] == [("b", 3)]
     assert schedules("simulate", "--id", "nope").code == 3
 
 

@@ -30,7 +30,7 @@ def call(run: Run, shop: Shop) -> Run:
 # -- halt, pause, resume --------------------------------------------------------------------------
 
 
-def test_halt_and_resume(call: Run, shop: Shop) -> None:
+def test_no_job_starts_between_halt_and_resume(call: Run, shop: Shop) -> None:
     outcome = call("halt", "--reason", "deploy", "--actor", "ann")
     assert outcome.code == 0
     assert outcome.out.startswith("halted: no worker starts jobs, new jobs are stored for later")
@@ -43,7 +43,7 @@ def test_halt_and_resume(call: Run, shop: Shop) -> None:
     assert shop.status(job_id) is Status.COMPLETED
 
 
-def test_halt_and_refuse(call: Run, shop: Shop) -> None:
+def test_a_halt_can_reject_new_jobs(call: Run, shop: Shop) -> None:
     data = call("halt", "--reject-new", "--reason", "deploy", "--actor", "ann", "--json").data["halted"][0]
     assert (data["actor"], data["reason"], data["accept"], data["queue"]) == ("ann", "deploy", False, None)
     with pytest.raises(SystemHalted):
@@ -118,7 +118,7 @@ def test_what_would_be_over_at_once_is_refused(argv: list[str], end: list[str], 
 # -- stats ----------------------------------------------------------------------------------------
 
 
-def test_stats(call: Run, shop: Shop) -> None:
+def test_stats_count_jobs_per_queue(call: Run, shop: Shop) -> None:
     shop.bury()
     shop.enqueue()
     shop.enqueue_later()
@@ -134,7 +134,7 @@ def test_stats(call: Run, shop: Shop) -> None:
     assert (data["workers"], data["halts"], data["measures"]) == ([], [], {})
 
 
-def test_stats_of_nothing(call: Run) -> None:
+def test_stats_say_that_there_are_no_jobs(call: Run) -> None:
     outcome = call("stats")
     assert outcome.code == 0
     assert "no jobs yet" in outcome.err
@@ -165,8 +165,8 @@ def test_stats_name_due_tasks_that_no_live_worker_knows(call: Run, shop: Shop) -
     shop.nightly.enqueue_sync(day="monday")
     assert "no live worker of queue mail knows task welcome: 1 due, the oldest " in call("stats").out
     data = call("stats", "--json").data
-    assert [(one["task"], one["queue"], one["due"]) for one in data["unknown_tasks"]] == [("welcome", "mail", 1)]
-    assert {one["task"] for one in data["due_tasks"]} == {"welcome", "nightly"}
+    assert [(task["task"], task["queue"], task["due"]) for task in data["unknown_tasks"]] == [("welcome", "mail", 1)]
+    assert {task["task"] for task in data["due_tasks"]} == {"welcome", "nightly"}
 
 
 def test_a_status_gets_a_column_when_it_occurs() -> None:
@@ -193,7 +193,7 @@ def test_stuck_slots_are_shown_if_there_are_any() -> None:
     assert "STUCK" not in shown(make_stats(workers=workers[1:]))
 
 
-def test_workers_are_listed() -> None:
+def test_stats_list_live_and_dead_workers() -> None:
     worker = WorkerInfo("vm-1", "vm", 77, ("mail", "default"), 50, started_at=NOW - timedelta(hours=2), seen_at=NOW)
     gone = WorkerInfo("vm-2", "vm", 78, ("*",), alive=False)
     lines = [line.split() for line in shown(make_stats(workers=[worker, gone])).splitlines()]
@@ -206,7 +206,7 @@ def test_a_halt_that_ends_by_itself() -> None:
     assert "halted since 5 min ago, until 2026-05-01 14:00:00 UTC (in 2 h), by ann" in shown(make_stats(halts=[halt]))
 
 
-def test_watching_repeats(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watching_repeats_each_second_until_interrupted(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     naps: list[float] = []
 
     def nap(seconds: float) -> None:
@@ -224,7 +224,7 @@ def test_watching_repeats(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 # -- audit ----------------------------------------------------------------------------------------
 
 
-def test_audit(call: Run, shop: Shop) -> None:
+def test_audit_lists_changes_by_hand_newest_first(call: Run, shop: Shop) -> None:
     assert call("audit").err == "nothing was changed by hand yet\n"
     shop.enqueue_later(queue="a")
     call("jobs", "cancel", "--queue", "a", "--all-matching", "--reason", "not needed", "--actor", "ann")

@@ -46,7 +46,7 @@ def test_without_a_width_nothing_is_cut() -> None:
     assert render((NOTE,), [("x" * 500,)], None, bare)[1] == "x" * 500
 
 
-def test_no_rows() -> None:
+def test_a_table_without_rows_has_a_header() -> None:
     assert render((ID, TASK), [], 80, bare) == ["ID  TASK"]
 
 
@@ -68,7 +68,7 @@ def test_a_narrow_terminal_shows_why_rather_than_where() -> None:
         "{}",
         "OSError: connection refused",
     )
-    columns = [one.column for one in COLUMNS]
+    columns = [column.column for column in COLUMNS]
     wide, narrow = (render(columns, [job], width, bare) for width in (100, 85))
     assert wide[0].split() == ["ID", "STATUS", "TASK", "WHEN", "NOTE"]
     assert "send_remi…  when called  OSError: connection ref…" in wide[1]
@@ -78,7 +78,7 @@ def test_a_narrow_terminal_shows_why_rather_than_where() -> None:
 
 def test_dead_letters_say_why_at_eighty_columns() -> None:
     job = ("0" * 36, "send_mail", "59 min ago", "OSError: connection refused", "mail", "3/3", '{"guest": "ana"}')
-    (header, row) = render([one.column for one in DEAD_COLUMNS], [job], 80, bare)
+    (header, row) = render([column.column for column in DEAD_COLUMNS], [job], 80, bare)
     assert header.split() == ["ID", "TASK", "WHEN", "NOTE"]
     assert "OSError: connect" in row
     (wide, _) = render([column.column for column in DEAD_COLUMNS], [job], 110, bare)
@@ -87,7 +87,7 @@ def test_dead_letters_say_why_at_eighty_columns() -> None:
 
 def test_all_columns_are_shown_if_there_is_room() -> None:
     job = ("0" * 36, "pending", "send_reminder", "in 12 s", "default", "0/3", "{}", "")
-    (header, _) = render([one.column for one in COLUMNS], [job], 120, bare)
+    (header, _) = render([column.column for column in COLUMNS], [job], 120, bare)
     assert header.split() == ["ID", "STATUS", "TASK", "WHEN", "QUEUE", "TRIES", "PAYLOAD", "NOTE"]
 
 

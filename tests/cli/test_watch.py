@@ -29,7 +29,7 @@ def touch(path: Path) -> None:
     os.utime(path, ns=(1, path.stat().st_mtime_ns + 1))
 
 
-def test_nothing_changed(watch: Watch) -> None:
+def test_without_changes_no_file_is_reported(watch: Watch) -> None:
     assert watch.changed() == []
 
 

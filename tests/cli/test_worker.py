@@ -55,7 +55,7 @@ def test_what_is_not_given_is_left_to_the_worker() -> None:
 def test_every_option_reaches_its_setting() -> None:
     argv = ["--queues", "mail=3, default", "--strict", "--queue-concurrency", "mail=10", "--concurrency", "7"]
     settings = WorkerSettings(**make_settings(parse(*argv, "--child-processes", "2", "--grace", "1min")))
-    assert [(one.queue, one.weight, one.concurrency) for one in settings.queues] == [
+    assert [(queue.queue, queue.weight, queue.concurrency) for queue in settings.queues] == [
         ("mail", 3, 10),
         ("default", 1, None),
     ]
@@ -78,7 +78,7 @@ def test_only_a_supervised_worker_exits_by_default_when_it_is_stuck(argv: list[s
 
 def test_limits_may_be_repeated() -> None:
     settings = make_settings(parse("--queues", "a,b,c", "--queue-concurrency", "a=1,b=2", "--queue-concurrency", "c=3"))
-    assert [one.concurrency for one in settings["queues"]] == [1, 2, 3]
+    assert [queue.concurrency for queue in settings["queues"]] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_limits_may_be_repeated() -> None:
         ),
     ],
 )
-def test_bad_values(argv: list[str], told: str, run: Run) -> None:
+def test_bad_values_are_usage_errors(argv: list[str], told: str, run: Run) -> None:
     outcome = run("worker", "shop_app:app", *argv)
     assert outcome.code == 2
     assert told in outcome.err
