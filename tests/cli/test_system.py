@@ -96,6 +96,17 @@ def test_a_pause_needs_a_queue(call: Run, shop: Shop) -> None:
     assert shop.app.run(shop.app.halts()) == []
 
 
+def test_to_resume_an_empty_name_does_not_end_the_halt(call: Run, shop: Shop) -> None:
+    call("halt")
+    assert call("resume", "").code == 2
+    assert [halt.queue for halt in shop.app.run(shop.app.halts())] == [None]
+
+
+def test_the_command_that_ends_a_pause_can_be_copied(call: Run) -> None:
+    assert call("pause", "bulk mail", "--force").err == "to end it: mainspring resume 'bulk mail'\n"
+    assert call("resume", "bulk mail").out == "queue bulk mail is resumed\n"
+
+
 def test_pausing_an_unknown_queue_is_refused(call: Run, run: Run, shop: Shop) -> None:
     shop.enqueue(queue="mail")
     outcome = call("pause", "mial")
