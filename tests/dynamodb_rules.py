@@ -27,29 +27,29 @@ class StrictClient(Client):
 
 def _of_batch_write(request: Request) -> Iterator[Named]:
     for table, requests in request["RequestItems"].items():
-        for one in requests:
-            yield _named(table, one["PutRequest"]["Item"] if "PutRequest" in one else one["DeleteRequest"]["Key"])
+        for write in requests:
+            yield _named(table, write["PutRequest"]["Item"] if "PutRequest" in write else write["DeleteRequest"]["Key"])
 
 
 def _of_batch_get(request: Request) -> Iterator[Named]:
-    for table, one in request["RequestItems"].items():
-        for key in one["Keys"]:
+    for table, wanted in request["RequestItems"].items():
+        for key in wanted["Keys"]:
             yield _named(table, key)
 
 
 def _of_transaction(request: Request) -> Iterator[Named]:
     for action in request["TransactItems"]:
-        ((kind, one),) = action.items()
-        yield _named(one["TableName"], one["Item"] if kind == "Put" else one["Key"])
+        ((kind, write),) = action.items()
+        yield _named(write["TableName"], write["Item"] if kind == "Put" else write["Key"])
 
 
 def _of_statements(request: Request) -> Iterator[Named]:
-    for one in request["Statements"]:
-        text = one["Statement"]
+    for statement in request["Statements"]:
+        text = statement["Statement"]
         table = text.split('"')[1]
         place = "'{}': ?" if text.startswith("INSERT") else '"{}" = ?'
         before = [text[: text.index(place.format(name))].count("?") for name in ("PK", "SK")]
-        first, second = (one["Parameters"][number]["S"] for number in before)
+        first, second = (statement["Parameters"][number]["S"] for number in before)
         yield table, first, second
 
 

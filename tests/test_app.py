@@ -185,7 +185,7 @@ async def test_jobs_of_several_tasks_are_enqueued_together_or_not_at_all(tmp_pat
     async with app:
         jobs = [welcome.prepare(guest="ana"), clean.using(priority="low").prepare(room=7)]
         inserted = await app.enqueue_all(jobs)
-        assert [(one.id, one.created) for one in inserted] == [(job.id, True) for job in jobs]
+        assert [(result.id, result.created) for result in inserted] == [(job.id, True) for job in jobs]
         assert_enqueued(app, welcome, queue="mail")
         assert_enqueued(app, clean, priority=Priority.LOW)
 

@@ -168,8 +168,8 @@ async def test_while_it_copies_nothing_starts_on_either_side(source: MemoryStore
         seen.append((step.what, theirs.reason, theirs.accept, ours.accept))
 
     await Copy(source, target, tell=look).run()
-    assert {one[1:] for one in seen} == {("copying to memory://target", False, True)}
-    assert {one[0] for one in seen} == {"copying", "verifying"}
+    assert {entry[1:] for entry in seen} == {("copying to memory://target", False, True)}
+    assert {entry[0] for entry in seen} == {"copying", "verifying"}
 
 
 async def test_progress_goes_up_to_the_number_of_records(source: MemoryStore, target: MemoryStore) -> None:

@@ -300,10 +300,10 @@ async def test_a_job_that_stalled() -> None:
     await work.enqueue()
     event = await taken_over(app, clock, 7, ear, JobDeadLettered)
     stalled = ear.one(JobStalled)
-    for one in (event, stalled):
-        assert (one.worker, one.task, one.attempt) == ("ghost", "work", 1)
-        assert one.failure is not None
-        assert one.failure.type == "TimeoutError"
+    for failed in (event, stalled):
+        assert (failed.worker, failed.task, failed.attempt) == ("ghost", "work", 1)
+        assert failed.failure is not None
+        assert failed.failure.type == "TimeoutError"
 
 
 async def test_a_stalled_job_waits_as_long_as_its_policy_says() -> None:

@@ -81,7 +81,7 @@ def test_due_jobs_whose_task_no_live_worker_knows(app: Mainspring) -> None:
     send(app).enqueue_sync()
     health = app.run(app.health())
     assert health.state is State.DEGRADED
-    assert [(one.task, one.queue, one.due) for one in health.unknown_tasks] == [(send(app).name, "mail", 1)]
+    assert [(task.task, task.queue, task.due) for task in health.unknown_tasks] == [(send(app).name, "mail", 1)]
     assert health.problems == (f"no live worker of queue mail knows task {send(app).name} (1 due)",)
     assert (health.oldest_due, health.oldest_in) == (app.now(), "mail")
     app.run(app.pause("mail", "deployment"))
@@ -97,7 +97,7 @@ def test_a_worker_of_another_queue_is_no_help(app: Mainspring) -> None:
     app.run(app.store.join(replace(member(), tasks=("other",)), lambda _: None))
     app.run(app.store.join(replace(member("new"), queues=("sms",), tasks=(send(app).name,)), lambda _: None))
     send(app).enqueue_sync()
-    assert [one.task for one in app.run(app.health()).unknown_tasks] == [send(app).name]
+    assert [task.task for task in app.run(app.health()).unknown_tasks] == [send(app).name]
 
 
 def test_due_jobs_that_wait_too_long_although_somebody_takes_them(app: Mainspring, clock: ManualClock) -> None:

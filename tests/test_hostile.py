@@ -318,7 +318,7 @@ async def test_a_row_that_was_written_by_hand_hides_no_others(kind: str, tmp_pat
     assert await app.jobs.count() == len(everyone)
     for job_id in everyone:
         await job_can_be_read(app, job_id)
-    (found,) = [one for one in await store.diagnose() if one.check == "rows"]
+    (found,) = [finding for finding in await store.diagnose() if finding.check == "rows"]
     assert (found.severity, "and 3 more" in found.message) == (Severity.ERROR, True)
     assert await store.audit()
     assert await app.limits.list() == []
@@ -364,7 +364,7 @@ options = st.fixed_dictionaries(
         "expires": lengths | moments,
         "replace": texts,
         "breaker": texts,
-        "retention": lengths.map(lambda one: ("retention", one)),
+        "retention": lengths.map(lambda length: ("retention", length)),
         "deliver": st.just(Window("08:00", "22:00", tz="Pacific/Apia")),
     },
 )
@@ -385,7 +385,7 @@ async def job_can_be_read(app: Mainspring, job_id: str) -> None:
     await app.jobs.why(job_id)
     await app.jobs.timeline(job_id)
     where = Filter(ids=(job_id,), queues=(job.queue,), tasks=(job.task,), dedupe_key=job.dedupe_key)
-    assert [one.id for one in (await app.jobs.find(where)).jobs] == [job_id]
+    assert [job.id for job in (await app.jobs.find(where)).jobs] == [job_id]
 
 
 async def everything_can_be_read(app: Mainspring) -> set[str]:

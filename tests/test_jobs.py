@@ -103,7 +103,7 @@ async def test_the_life_of_a_job_can_be_read(kit: Kit) -> None:
     kit.clock.advance(1)
     await kit.drain()
     attempts = await app.jobs.attempts(handle.id)
-    assert [(one.number, one.move, one.failure and one.failure.message) for one in attempts] == [
+    assert [(attempt.number, attempt.move, attempt.failure and attempt.failure.message) for attempt in attempts] == [
         (1, "retry", "bad"), (2, "dead", "bad"), (3, "done", None),
     ]  # fmt: skip
     assert attempts[0].failure is not None

@@ -32,7 +32,7 @@ class Bell(Timer):
     async def fire(self, documents: Sequence[Document], now: Millis) -> None:
         self.fired.append(now)
         self._heard.append(f"{self.collection} {len(documents)}")
-        await self._app.store.write([Bundle((Write(one.key, None),)) for one in documents])
+        await self._app.store.write([Bundle((Write(document.key, None),)) for document in documents])
 
 
 def timers_of(app: Mainspring, *timers: Timer) -> Timers:
@@ -79,7 +79,7 @@ class Echo(Bell):
         self.fired.append(now)
         self.left -= 1
         due_at = now if self.left else None
-        await self._app.store.write([Bundle((Write(one.key, "{}", due_at=due_at),)) for one in documents])
+        await self._app.store.write([Bundle((Write(document.key, "{}", due_at=due_at),)) for document in documents])
 
 
 async def test_a_timer_that_is_always_busy_does_not_hold_the_others_up() -> None:

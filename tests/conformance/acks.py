@@ -200,12 +200,12 @@ class AckTests(StoreScenario):
         await put_many(store, 2 * len(WAYS))
         held = await claim(store)
         together, alone = held[: len(WAYS)], held[len(WAYS) :]
-        statuses = await store.ack([ended(one, way) for one, way in zip(together, WAYS, strict=True)])
-        for one, way, status in zip(alone, WAYS, statuses, strict=True):
-            assert await store.ack([ended(one, way)]) == [status]
-        for one, other in zip(together, alone, strict=True):
-            assert replace(await look(store, one.id), id="") == replace(await look(store, other.id), id="")
-            assert await store.attempts(one.id) == await store.attempts(other.id)
+        statuses = await store.ack([ended(job, way) for job, way in zip(together, WAYS, strict=True)])
+        for job, way, status in zip(alone, WAYS, statuses, strict=True):
+            assert await store.ack([ended(job, way)]) == [status]
+        for job, other in zip(together, alone, strict=True):
+            assert replace(await look(store, job.id), id="") == replace(await look(store, other.id), id="")
+            assert await store.attempts(job.id) == await store.attempts(other.id)
         counted = (await store.stats()).queues[0].by_status
         assert counted == {status: 2 * number for status, number in Counter(statuses).items()}
 

@@ -69,9 +69,9 @@ async def reads(store: Store, *ids: str) -> None:
     await store.find(Filter(payload={"n": 1}))
     await store.stats()
     await store.diagnose()
-    for one in ids:
-        await store.timeline(one)
-        await store.attempts(one)
+    for job_id in ids:
+        await store.timeline(job_id)
+        await store.attempts(job_id)
 
 
 class BoundTests:
@@ -153,7 +153,7 @@ class BoundTests:
     async def test_a_time_that_cannot_be_shown_hides_nothing(self, store: Store, moment: int) -> None:
         odd, fine = await put(store), await put(store)
         records = (await store.dump(Kind.LIVE)).records
-        (record,) = [one for one in records if one["id"] == odd]
+        (record,) = [exported for exported in records if exported["id"] == odd]
         other = new_job().id
         await store.load(Kind.LIVE, [{**record, "key": other, "id": other, "run_at": moment, "created_at": moment}])
         await reads(store, odd, fine, other)

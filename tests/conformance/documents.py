@@ -46,11 +46,11 @@ async def data_of(store: Store, name: str = "a") -> str | None:
 
 
 async def names(store: Store, *args: Any, **options: Any) -> list[tuple[str, str]]:
-    return [(one.key.group, one.key.id) for one in await store.browse(Listing(*args, **options))]
+    return [(document.key.group, document.key.id) for document in await store.browse(Listing(*args, **options))]
 
 
 async def due(store: Store, limit: int = 100) -> list[str]:
-    return [one.key.id for one in (await store.due("things", limit)).documents]
+    return [document.key.id for document in (await store.due("things", limit)).documents]
 
 
 class DocumentTests(StoreScenario):
@@ -136,7 +136,9 @@ class DocumentTests(StoreScenario):
         await wrote(store, a_write("b", data="old"))
         refused = Bundle((a_write("a"), a_write("b", data="new", expected=ABSENT), a_write("c")), (new_job(),))
         assert await store.write([refused]) == [None]
-        assert [(one.key.id, one.data) for one in await store.browse(Listing("things"))] == [("b", "old")]
+        assert [(document.key.id, document.data) for document in await store.browse(Listing("things"))] == [
+            ("b", "old")
+        ]
         assert await claim(store) == []
 
     async def test_bundles_succeed_and_fail_by_themselves(self, store: Store) -> None:
@@ -144,7 +146,7 @@ class DocumentTests(StoreScenario):
         bundles = [Bundle((a_write(name, expected=ABSENT),), (new_job(),)) for name in "abc"]
         answers = await store.write(bundles)
         assert answers == [[_created(bundles[0])], None, [_created(bundles[2])]]
-        assert {one.id for one in await claim(store)} == {bundles[0].jobs[0].id, bundles[2].jobs[0].id}
+        assert {job.id for job in await claim(store)} == {bundles[0].jobs[0].id, bundles[2].jobs[0].id}
 
     async def test_bundles_see_those_before_them(self, store: Store) -> None:
         first = a_write(expected=ABSENT)
@@ -166,7 +168,7 @@ class DocumentTests(StoreScenario):
         (first,) = await store.insert([new_job(dedupe_key="k")])
         (answer,) = await store.write([Bundle((a_write(),), (new_job(dedupe_key="k"), new_job()))])
         assert answer is not None
-        assert [(one.created, one.id == first.id) for one in answer] == [(False, True), (True, False)]
+        assert [(inserted.created, inserted.id == first.id) for inserted in answer] == [(False, True), (True, False)]
         assert await read(store) is not None
 
     async def test_jobs_that_are_refused_keep_the_documents_back(self, store: Store, clock: ManualClock) -> None:
@@ -266,12 +268,12 @@ class DocumentTests(StoreScenario):
             await wrote(store, a_write(name, due_at=None if moment is None else now + moment))
         await wrote(store, a_write("elsewhere", due_at=now, collection="others"))
         found = await store.due("things")
-        assert [one.key.id for one in found.documents] == ["overdue", "now"]
+        assert [document.key.id for document in found.documents] == ["overdue", "now"]
         assert (found.now, found.next_at) == (now, now + 2000)
         soon = await store.due("things", ahead=1999)
-        assert ([one.key.id for one in soon.documents], soon.next_at) == (["overdue", "now"], now + 2000)
+        assert ([document.key.id for document in soon.documents], soon.next_at) == (["overdue", "now"], now + 2000)
         soon = await store.due("things", ahead=2000)
-        assert ([one.key.id for one in soon.documents], soon.now) == (["overdue", "now", "later"], now)
+        assert ([document.key.id for document in soon.documents], soon.now) == (["overdue", "now", "later"], now)
         clock.advance(2)
         assert await due(store) == ["overdue", "now", "later"]
         assert (await store.due("things")).next_at is None
@@ -280,7 +282,7 @@ class DocumentTests(StoreScenario):
         for number in range(5):
             await wrote(store, a_write(f"{number}", due_at=clock.now() - 10 + number))
         found = await store.due("things", 2)
-        assert [one.key.id for one in found.documents] == ["0", "1"]
+        assert [document.key.id for document in found.documents] == ["0", "1"]
         assert found.next_at == clock.now() - 8
 
     async def test_a_new_time_replaces_the_old_one(self, store: Store, clock: ManualClock) -> None:

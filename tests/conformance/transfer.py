@@ -233,7 +233,7 @@ class TransferTests(StoreScenario):
         records = await all_of(other, Kind.DOCUMENTS)
         (conflict,) = (record["key"] for record in records if record["id"] == "same")
         assert await store.load(Kind.DOCUMENTS, records) == {conflict: mine.version}
-        assert {one.version for one in await store.documents([mine.key])} == {mine.version}
+        assert {document.version for document in await store.documents([mine.key])} == {mine.version}
 
     async def test_a_loaded_document_is_written_by_its_version_and_comes_due(
         self, store: Store, other: Store, clock: ManualClock
@@ -357,7 +357,9 @@ class TransferTests(StoreScenario):
     async def test_counts_are_right_afterwards(self, store: Store, other: Store, clock: ManualClock) -> None:
         await fill(other, clock)
         await copy(other, store)
-        counts = {(one.queue, status): one[status] for one in (await store.stats()).queues for status in one.by_status}
+        counts = {
+            (queue.queue, status): queue[status] for queue in (await store.stats()).queues for status in queue.by_status
+        }
         for (queue, status), number in counts.items():
             assert await store.count(Filter(queues=(queue,), statuses=(status,))) == number
         assert sum(counts.values()) == await other.count(Filter())

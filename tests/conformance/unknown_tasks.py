@@ -275,7 +275,7 @@ class UnknownTaskTests(StoreScenario):
         await put_many(store, 2, task="thank")
         await put(store, task="wave", queue="sms")
         await put(store, task="later", delay=60_000)
-        found = {(one.queue, one.task): (one.due, one.oldest_due) for one in (await store.stats()).due_tasks}
+        found = {(task.queue, task.task): (task.due, task.oldest_due) for task in (await store.stats()).due_tasks}
         assert found == {
             ("default", "thank"): (3, at(clock, -5)),
             ("sms", "wave"): (1, at(clock)),

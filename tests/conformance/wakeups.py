@@ -235,13 +235,13 @@ class WakeupTests(StoreScenario):
     async def test_or_until_its_time(self, store: Store, clock: ManualClock) -> None:
         by_delay = await put(store, waits_for="bell", delay=60_000)
         by_time = await put(store, waits_for="bell", run_at=clock.now() + 60_000)
-        assert {(await look(store, one)).run_at for one in (by_delay, by_time)} == {at(clock, 60)}
+        assert {(await look(store, job_id)).run_at for job_id in (by_delay, by_time)} == {at(clock, 60)}
         clock.advance(60)
         assert {held.id for held in await claim(store)} == {by_delay, by_time}
 
     async def test_many_at_once_beside_others(self, store: Store) -> None:
         jobs = [new_job(waits_for="bell" if number % 2 else None) for number in range(500)]
-        assert all(one.created for one in await store.insert(jobs))
+        assert all(inserted.created for inserted in await store.insert(jobs))
         assert {held.id for held in await claim(store, 1000)} == {job.id for job in jobs if job.waits_for is None}
         assert await store.wake({"bell": 1000}) == {"bell": 250}
         assert {held.id for held in await claim(store, 1000)} == {job.id for job in jobs if job.waits_for}
@@ -399,11 +399,14 @@ class WakeupTests(StoreScenario):
     async def test_among_several_only_the_zombie_is_refused(self, store: Store) -> None:
         zombie, held = await running(store), await running(store)
         await end(store, zombie, Move.DONE)
-        saves = [Save(one.id, one.token, (FETCH,), (new_job(queue="children"),), one.ref) for one in (zombie, held)]
+        saves = [
+            Save(claimed.id, claimed.token, (FETCH,), (new_job(queue="children"),), claimed.ref)
+            for claimed in (zombie, held)
+        ]
         refused, taken = await store.save(saves)
         assert refused is None
         assert taken is not None
-        assert [one.created for one in taken] == [True]
+        assert [inserted.created for inserted in taken] == [True]
         assert len(await claim(store, queue="children")) == 1
 
     async def test_steps_and_jobs_are_one(self, store: Store) -> None:
@@ -469,9 +472,9 @@ class WakeupTests(StoreScenario):
     @pytest.mark.parametrize("move", [Move.DEAD, Move.RETRY])
     async def test_a_manual_retry_may_begin_at_a_step(self, store: Store, move: Move) -> None:
         held, other = await running(store), await running(store)
-        for one in (held, other):
-            await save(store, one, FETCH, RENDER, Step("upload", 3))
-            await end(store, one, move)
+        for claimed in (held, other):
+            await save(store, claimed, FETCH, RENDER, Step("upload", 3))
+            await end(store, claimed, move)
         await by_hand(store, Action.RETRY, held.id, from_step="render")
         assert await store.steps(held.id) == [FETCH]
         assert len(await store.steps(other.id)) == 3

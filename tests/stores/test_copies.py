@@ -77,7 +77,7 @@ async def test_all_of_it_arrives_and_the_target_is_sound(pair: tuple[Store, Stor
     for kind in set(Kind) - {Kind.AUDIT}:
         assert after[kind] == {key: copying.portable(record) for key, record in before[kind].items()}
     assert (await target.stats()).queues == (await source.stats()).queues
-    assert [one for one in await target.diagnose() if one.severity is Severity.ERROR] == []
+    assert [finding for finding in await target.diagnose() if finding.severity is Severity.ERROR] == []
     assert await claim(source, queue="*") == []
     runs = await claim(target, 5000, queue="many")
     assert len({job.id for job in runs}) == len(runs) == many
@@ -106,7 +106,7 @@ async def test_a_transaction_that_has_enqueued_is_waited_for(level: str) -> None
         await connection.commit()
     report = await task
     assert report.done
-    assert [one.id for one in await target.get([job.id])] == [job.id]
+    assert [copied.id for copied in await target.get([job.id])] == [job.id]
     halt = await copying.system_halt(source)
     assert halt is not None
     assert halt.actor == COPIER

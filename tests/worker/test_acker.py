@@ -47,7 +47,7 @@ class FakeStore:
             if outcome.job_id in self.poison and outcome.move is not Move.DEAD:
                 raise self.poison[outcome.job_id]
         self.groups.append([outcome.job_id for outcome in outcomes])
-        return [Status.DEAD_LETTER if one.move is Move.DEAD else Status.COMPLETED for one in outcomes]
+        return [Status.DEAD_LETTER if outcome.move is Move.DEAD else Status.COMPLETED for outcome in outcomes]
 
 
 class StoreScenario:

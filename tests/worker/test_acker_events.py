@@ -100,7 +100,7 @@ async def test_events_of_a_halt_and_its_end_while_heartbeats_go_on(app: Mainspri
     async with working(app):
         await app.halt("fire drill", actor="ana")
         job = await work.enqueue()
-        await eventually(lambda: any(isinstance(one, WorkerHeartbeat) and one.halted for one in events))
+        await eventually(lambda: any(isinstance(event, WorkerHeartbeat) and event.halted for event in events))
         assert (await job.get()).status is Status.PENDING
         await app.runtime.bus.flush()
         assert {type(event).__name__ for event in events} >= {"Halted", "JobCreated"}

@@ -95,7 +95,7 @@ async def test_admitted_jobs_run_and_refused_ones_use_no_attempt(app: Mainspring
     assert sorted(door.asked) == sorted([(inside, "in"), (later, "later")])
     assert door.left == [inside]
     assert await status_of(app, later) == (Status.PENDING, 0)
-    assert {await status_of(app, one) for one in (inside, free, other)} == {(Status.COMPLETED, 1)}
+    assert {await status_of(app, handle) for handle in (inside, free, other)} == {(Status.COMPLETED, 1)}
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ async def test_a_job_that_concerns_several_features_does_not_stand_by(app: Mains
 
     class Curious(Doorman):
         async def admit(self, jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
-            assert [one.cancelled() for one in first.pending.values()] == [True]
+            assert [run.cancelled() for run in first.pending.values()] == [True]
             return await super().admit(jobs, now)
 
     first, second = Hesitant(), Curious("gate")
@@ -214,7 +214,7 @@ async def test_no_job_goes_on_standing_by_if_another_feature_raises(app: Mainspr
     await put(app, 2, '{"gate": "in"}')
     with pytest.raises(StoreUnavailable):
         await app.runtime.features.admit((await claimed(app)), 0)
-    assert [one.cancelled() for one in first.pending.values()] == [True]
+    assert [run.cancelled() for run in first.pending.values()] == [True]
 
 
 async def claimed(app: Mainspring) -> list[Claim]:
@@ -254,4 +254,4 @@ async def test_a_job_cancelled_during_admission_gives_its_place_back(app: Mainsp
         await app.jobs.cancel(job)
         await ended(app, job)
         answer.set()
-        await eventually(lambda: [one.cancelled() for one in door.pending.values()] == [True])
+        await eventually(lambda: [run.cancelled() for run in door.pending.values()] == [True])

@@ -73,8 +73,8 @@ async def test_jobs_of_other_tasks_do_not_split_a_chunk(kit: Kit) -> None:
         await together.enqueue(number)
         await single.enqueue(number)
     await kit.drain()
-    assert [one for one in log if isinstance(one, list)] == [[0, 1, 2], [3]]
-    assert [one for one in log if isinstance(one, int)] == [0, 1, 2, 3]
+    assert [entry for entry in log if isinstance(entry, list)] == [[0, 1, 2], [3]]
+    assert [entry for entry in log if isinstance(entry, int)] == [0, 1, 2, 3]
 
 
 async def test_failed_items_are_retried_alone(kit: Kit) -> None:
@@ -101,10 +101,10 @@ async def test_failed_items_are_retried_alone(kit: Kit) -> None:
 async def test_exceptions_in_the_returned_list_are_failures(kit: Kit) -> None:
     @kit.app.task(chunk=Chunk(10), max_attempts=1)
     async def work(numbers: list[int]) -> list[int | BaseException]:
-        async def one(number: int) -> int:
+        async def divide(number: int) -> int:
             return 12 // number
 
-        return await asyncio.gather(*map(one, numbers), return_exceptions=True)
+        return await asyncio.gather(*map(divide, numbers), return_exceptions=True)
 
     await work.enqueue_many([3, 0, 4])
     await kit.drain()

@@ -98,7 +98,7 @@ class Shop:
     async def latest_look(self) -> datetime:
         """When the last of the limits' documents comes due."""
         found = await self.app.store.browse(Listing(LIMITS))
-        return datetime.fromtimestamp(max([0, *(one.due_at or 0 for one in found)]) / 1000, UTC)
+        return datetime.fromtimestamp(max([0, *(document.due_at or 0 for document in found)]) / 1000, UTC)
 
 
 @pytest.fixture(params=KINDS)

@@ -51,9 +51,9 @@ def test_a_queue_is_asked_for_no_more_than_its_limit_leaves(
     subscriptions: list[Subscription], strict: bool, room: int, in_hand: dict[str, int], rng: random.Random
 ) -> None:
     total = asked(wants(subscriptions, strict=strict, room=room, in_hand=in_hand, rng=rng))
-    for one in subscriptions:
-        if one.concurrency is not None:
-            assert total[one.queue] <= max(0, one.concurrency - in_hand.get(one.queue, 0))
+    for subscription in subscriptions:
+        if subscription.concurrency is not None:
+            assert total[subscription.queue] <= max(0, subscription.concurrency - in_hand.get(subscription.queue, 0))
 
 
 @pytest.mark.slow
@@ -65,9 +65,11 @@ def test_one_queue_can_fill_all_the_room(
     found = wants(subscriptions, strict=strict, room=room, in_hand=in_hand, rng=rng)
     assert all(want.limit > 0 for want in found)
     total = asked(found)
-    for one in subscriptions:
-        left = room if one.concurrency is None else one.concurrency - in_hand.get(one.queue, 0)
-        assert total[one.queue] >= min(room, max(0, left))
+    for subscription in subscriptions:
+        left = (
+            room if subscription.concurrency is None else subscription.concurrency - in_hand.get(subscription.queue, 0)
+        )
+        assert total[subscription.queue] >= min(room, max(0, left))
 
 
 @given(subscribed(), st.integers(1, 100), st.randoms(use_true_random=False))
@@ -75,7 +77,7 @@ def test_strict_queues_are_asked_in_the_order_given(
     subscriptions: list[Subscription], room: int, rng: random.Random
 ) -> None:
     found = wants(subscriptions, strict=True, room=room, in_hand={}, rng=rng)
-    assert [want.queue for want in found] == [one.queue for one in subscriptions]
+    assert [want.queue for want in found] == [subscription.queue for subscription in subscriptions]
 
 
 @pytest.mark.slow
@@ -84,7 +86,9 @@ def test_each_queue_gets_its_share_before_the_rest_is_given_out(
     subscriptions: list[Subscription], room: int, rng: random.Random
 ) -> None:
     found = wants(subscriptions, strict=False, room=room, in_hand={}, rng=rng)
-    assert {want.queue for want in found[: len(subscriptions)]} == {one.queue for one in subscriptions}
+    assert {want.queue for want in found[: len(subscriptions)]} == {
+        subscription.queue for subscription in subscriptions
+    }
 
 
 def test_shares_follow_the_weights() -> None:
@@ -515,10 +519,10 @@ async def test_suspects_run_alone_and_all_get_a_turn(app: Mainspring, monkeypatc
     @app.task()
     async def work(name: str) -> None:
         now.add(name)
-        if any(one.startswith("suspect") for one in now):
+        if any(running.startswith("suspect") for running in now):
             beside.append(set(now))
         await asyncio.sleep(0.02)
-        if any(one.startswith("suspect") for one in now):
+        if any(running.startswith("suspect") for running in now):
             beside.append(set(now))
         now.remove(name)
         ran.append(name)

@@ -187,7 +187,7 @@ def app(store: FaultyStore) -> Mainspring:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", [StoreFull(), StoreBusy(), StoreVanished()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("fault", [StoreFull(), StoreBusy(), StoreVanished()], ids=lambda fault: type(fault).__name__)
 @pytest.mark.parametrize("method", ["claim", "ack", "heartbeat", "reap", "report"])
 async def test_a_worker_survives_failures_of_one_store_method(
     app: Mainspring, store: FaultyStore, method: str, fault: StoreError
@@ -385,7 +385,7 @@ async def test_an_outcome_that_cannot_be_written_does_not_block_others(
     real = store.ack
 
     async def refusing(outcomes: Any) -> Any:
-        if any(one.result == '"poison"' for one in outcomes):
+        if any(outcome.result == '"poison"' for outcome in outcomes):
             raise ValueError("not this one")
         return await real(outcomes)
 

@@ -335,10 +335,10 @@ def test_a_child_does_not_call_the_handler_if_it_may_no_longer_start() -> None:
 
 @pytest.mark.slow
 async def test_a_child_that_was_asked_to_end_is_not_used_again() -> None:
-    one = Child()
-    assert one.usable
-    one.end()
-    assert not one.usable
+    child = Child()
+    assert child.usable
+    child.end()
+    assert not child.usable
     with pytest.raises(WorkerCrashed, match="SIGTERM"):
-        await asyncio.wait_for(one.receive(), 10)
-    one.close()
+        await asyncio.wait_for(child.receive(), 10)
+    child.close()

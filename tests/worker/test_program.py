@@ -100,7 +100,7 @@ async def test_a_worker_in_the_background_joins_on_entry_and_leaves_on_exit() ->
 
     async with app.worker(heartbeat_interval=0.05) as worker:
         assert_type(worker, Worker)
-        assert [one.id for one in (await app.stats()).workers] == [worker.id]
+        assert [info.id for info in (await app.stats()).workers] == [worker.id]
         assert await (await double.enqueue(number=4)).result(timeout=DEADLINE) == 8
     assert (await app.stats()).workers == []
     waits = await double.enqueue(number=5)

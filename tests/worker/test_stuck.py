@@ -56,7 +56,7 @@ def _short_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def info_of(worker: Worker) -> WorkerInfo:
-    (info,) = [one for one in (await worker.runtime.store.stats()).workers if one.id == worker.id]
+    (info,) = [other for other in (await worker.runtime.store.stats()).workers if other.id == worker.id]
     return info
 
 

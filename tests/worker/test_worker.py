@@ -173,7 +173,7 @@ async def test_jobs_admitted_after_the_stop_are_handed_back(app: Mainspring) -> 
         worker.stop()
         answer.set()
         await eventually(lambda: not worker.parts.runs.held, within=LONGEST_WAIT.total_seconds() / 2)
-    (job,) = [one async for one in app.jobs.all()]
+    (job,) = [found async for found in app.jobs.all()]
     assert (job.status, job.attempts) == (Status.PENDING, 0)
     assert door.left == [job.id]
     assert worker._abandoned == 0

@@ -60,7 +60,7 @@ async def joined(app: Mainspring, worker: Worker, serving: asyncio.Task[None]) -
     if serving.done():
         serving.result()
     with contextlib.suppress(Exception):
-        return worker.id in [one.id for one in (await app.stats()).workers]
+        return worker.id in [info.id for info in (await app.stats()).workers]
     return False
 
 
@@ -71,7 +71,7 @@ async def stopped(worker: Worker) -> None:
 
 
 async def left(worker: Worker) -> bool:
-    return worker.id not in [one.id for one in (await worker.runtime.store.stats()).workers]
+    return worker.id not in [info.id for info in (await worker.runtime.store.stats()).workers]
 
 
 async def ended(app: Mainspring, *ids: str) -> list[Job]:

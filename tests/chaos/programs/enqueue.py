@@ -124,5 +124,5 @@ async def _one_by_one(shop: Shop, number: int) -> None:
 
 
 def acknowledge(shop: Shop, inserted: Sequence[JobHandle[Any]]) -> None:
-    for one in inserted:
-        shop.pen.write("ack", one.id)
+    for job in inserted:
+        shop.pen.write("ack", job.id)

@@ -71,7 +71,7 @@ def after_suspending(store: Any, fuse: Fuse) -> None:
 
     async def and_die(outcomes: list[Outcome]) -> list[Status | None]:
         statuses: list[Status | None] = await ack(outcomes)
-        if any(one.waits_for and status for one, status in zip(outcomes, statuses, strict=True)):
+        if any(outcome.waits_for and status for outcome, status in zip(outcomes, statuses, strict=True)):
             fuse.burn()
         return statuses
 

@@ -250,15 +250,17 @@ async def test_a_list_of_all_newest_first(app: Mainspring, kit: Kit) -> None:
     left = await app.batch([work(app, "d", delay=60)])
     await app.jobs.cancel(left.id)
     page = await app.batches.list()
-    assert [(one.id, one.state, one.total, one.ended) for one in page.batches] == [
+    assert [(batch.id, batch.state, batch.total, batch.ended) for batch in page.batches] == [
         (left.id, BatchState.ABANDONED, 1, None),
         (waits.id, BatchState.RUNNING, 1, None),
         (done.id, BatchState.FINISHED, 2, Tally(completed=1, failed=1)),
     ]
-    assert ({one.created_at for one in page.batches}, page.cursor) == ({app.now()}, None)
+    assert ({batch.created_at for batch in page.batches}, page.cursor) == ({app.now()}, None)
     await kit.time.advance(days=8)
     await app.store.prune()
-    assert [one.state for one in (await app.batches.list()).batches[1:]] == [BatchState.FINISHED] * 2  # jobs are gone
+    assert [batch.state for batch in (await app.batches.list()).batches[1:]] == [
+        BatchState.FINISHED
+    ] * 2  # jobs are gone
 
 
 async def test_one_that_never_came_in(app: Mainspring, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +275,7 @@ async def test_one_that_never_came_in(app: Mainspring, kit: Kit, monkeypatch: py
     with pytest.raises(IllegalMove, match="still coming in"):
         await app.batches.cancel(only.id)
     await kit.time.advance(hours=2)
-    assert [one.state for one in (await app.batches.list()).batches] == [BatchState.ABANDONED]
+    assert [batch.state for batch in (await app.batches.list()).batches] == [BatchState.ABANDONED]
     assert (await app.batches.cancel(only.id)).count == 0
 
 
@@ -284,12 +286,12 @@ async def test_on_every_store_it_goes_from_page_to_page(new_app: Callable[[], Ma
         found, cursor = [], None
         while True:
             page = await app.batches.list(limit=2, cursor=cursor)
-            found += [one.id for one in page.batches]
+            found += [batch.id for batch in page.batches]
             if (cursor := page.cursor) is None:
                 break
         assert found == made[::-1]
         last = await app.batches.list(limit=3, cursor=made[3])
-        assert ([one.id for one in last.batches], last.cursor) == (made[2::-1], None)
+        assert ([batch.id for batch in last.batches], last.cursor) == (made[2::-1], None)
 
 
 # -- cancelling -----------------------------------------------------------------------------------------------
@@ -353,7 +355,7 @@ async def test_on_every_store_a_running_member_is_asked_to_stop(new_app: Callabl
         assert (result.changed, result.requested) == (1, 1)
         assert (await batch.wait(timeout=30)).cancelled == 2
         await eventually(lambda: len(done) >= 2)
-        reasons = {(await app.jobs.get(one)).reason for one in batch.jobs}
+        reasons = {(await app.jobs.get(job_id)).reason for job_id in batch.jobs}
     assert (sorted(done), reasons) == ([("on_failure", 2), ("on_finished", 2)], {f"its batch {batch.id} was cancelled"})
 
 

@@ -162,7 +162,7 @@ async def test_it_is_told_like_any_other_duplicate(app: Mainspring, kit: Kit) ->
     index = app.tasks["index"].using(replace="doc 7", delay=5)
     handles = [await index.enqueue(version=version) for version in (1, 2)]
     await app.runtime.bus.flush()
-    assert [(one.job_id, one.dedupe_key) for one in told] == [(handles[0].id, "doc 7")]
+    assert [(event.job_id, event.dedupe_key) for event in told] == [(handles[0].id, "doc 7")]
 
 
 def test_from_code_without_an_event_loop(app: Mainspring) -> None:
@@ -192,7 +192,7 @@ async def test_whatever_comes_at_once_the_last_one_wins_and_only_one_waits(new_a
     async with working(apps[0]), working(apps[1]):
         for version in range(ROUNDS):
             using = [task.using(replace="doc 7") for task in tasks]
-            handles = await asyncio.gather(*(one.enqueue(version=version) for one in using))
+            handles = await asyncio.gather(*(prepared.enqueue(version=version) for prepared in using))
             assert len(await waiting(apps[2])) <= 1
             assert {(await handle.get()).payload["version"] for handle in handles} <= {version}
         await eventually(lambda: is_idle(apps[2]))

@@ -202,7 +202,7 @@ async def test_whatever_happens_at_once_nothing_starts_early_or_never(new_app: C
     early: list[tuple[int, int]] = []
 
     async def work(number: int, before: list[int]) -> None:
-        early.extend((number, one) for one in before if one not in done)
+        early.extend((number, earlier) for earlier in before if earlier not in done)
         await asyncio.sleep(0.001)
         done.append(number)
 
@@ -210,8 +210,8 @@ async def test_whatever_happens_at_once_nothing_starts_early_or_never(new_app: C
     ids: list[str] = []
     async with working(apps[0]), working(apps[1]):
         for number in range(24):
-            before = [one for one in (number // 2 - 1, number - 3) if one >= 0]
-            using = (first, second)[number % 2].using(after=[ids[one] for one in before])
+            before = [earlier for earlier in (number // 2 - 1, number - 3) if earlier >= 0]
+            using = (first, second)[number % 2].using(after=[ids[earlier] for earlier in before])
             ids.append((await using.enqueue(number=number, before=before)).id)
         jobs = await ended(apps[0], *ids)
     assert {job.status for job in jobs} <= FINISHED

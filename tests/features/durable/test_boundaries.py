@@ -122,7 +122,9 @@ async def test_without_trouble_there_are_as_many_commits_as_counted(clock: Manua
     app = Mainspring(store)
     define(app, ledger)
     for method in ("save", "ack", "claim"):
-        beyond = Boundary(method, 1 + max(one.number for one in BOUNDARIES if one.method == method), "after")
+        beyond = Boundary(
+            method, 1 + max(boundary.number for boundary in BOUNDARIES if boundary.method == method), "after"
+        )
 
         async def reached(beyond: Boundary = beyond) -> None:
             raise AssertionError(f"there is {beyond}")

@@ -276,7 +276,7 @@ async def test_cancelling_a_parent_cancels_its_children(kit: Kit) -> None:
     job = await family(kit.app, ran).enqueue()
     await kit.drain(raise_errors=True)
     assert await kit.app.jobs.cancel(job.id)
-    statuses = {(one.task, one.payload.get("name")): one.status for one in kit.jobs()}
+    statuses = {(job.task, job.payload.get("name")): job.status for job in kit.jobs()}
     assert statuses == {
         ("grandparent", None): Status.CANCELLED,
         ("parent", None): Status.CANCELLED,
@@ -295,7 +295,7 @@ async def test_a_child_whose_canceller_died_finds_out_itself(kit: Kit) -> None:
     await kit.store.change(Action.CANCEL, Filter(ids=(parent.id,)), By("ana"))  # and no more than that
     await kit.time.advance(hours=2)
     assert ran == ["outlasts"]
-    (child,) = [one for one in kit.jobs("child") if one.payload["name"] == "ends with it"]
+    (child,) = [job for job in kit.jobs("child") if job.payload["name"] == "ends with it"]
     assert (child.status, child.reason) == (Status.CANCELLED, f"its parent, job {parent.id}, was cancelled")
 
 

@@ -83,7 +83,7 @@ async def test_inline() -> None:
             return results
 
         job = await parent.enqueue()
-        assert [one.status for one in kit.jobs(child)] == [Status.COMPLETED] * 2
+        assert [job.status for job in kit.jobs(child)] == [Status.COMPLETED] * 2
         assert (await job.get()).status is Status.SUSPENDED
         await kit.time.advance(minutes=1)
         assert (await job.get()).result == [10, 20]

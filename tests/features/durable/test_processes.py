@@ -71,7 +71,7 @@ async def test_no_signal_and_no_end_of_a_child_is_missed(new_app: NewApp, monkey
         counts = [await sender.tasks["count"].enqueue(number=number) for number in range(JOBS)]
         signals = [(f"mine:{number}", turn) for turn in range(ROUNDS) for number in range(JOBS)]
         signals += [("ours", turn) for turn in range(ROUNDS)]
-        for key, payload in sorted(signals, key=lambda one: (one[1], rng.random())):
+        for key, payload in sorted(signals, key=lambda signal: (signal[1], rng.random())):
             await asyncio.sleep(rng.choice([0, 0, 0.01]))
             await rng.choice([one, other, sender]).signal(key, payload)
         listened = [await handle.result(PATIENCE) for handle in handles]

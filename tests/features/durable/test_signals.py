@@ -263,7 +263,7 @@ async def test_side_by_side(quick: Kit) -> None:
     @quick.app.task()
     async def wait(ctx: Context) -> list[Any]:
         found = await asyncio.gather(ctx.wait_for("a"), ctx.wait_for("b"))
-        return [one.payload for one in found if one]
+        return [signal.payload for signal in found if signal]
 
     job = await wait.enqueue()
     await quick.drain(raise_errors=True)

@@ -129,7 +129,7 @@ def watch(store: Any, job_id: str, at: Boundary, die: Callable[[], Awaitable[Non
 
 
 def concerns(items: Sequence[Any], job_id: str) -> bool:
-    return any(one.job_id == job_id for one in items)
+    return any(item.job_id == job_id for item in items)
 
 
 def problems(ledger: Ledger, job_id: str, at: Boundary) -> list[str]:

@@ -304,7 +304,7 @@ async def test_a_turn_is_passed_on_without_a_write(new_app: NewApp) -> None:
     write = app.store.write
 
     async def counting(bundles: Sequence[Bundle]) -> Any:
-        written.update(one.key.id for bundle in bundles for one in bundle.writes)
+        written.update(write.key.id for bundle in bundles for write in bundle.writes)
         return await write(bundles)
 
     app.store.write = counting  # type: ignore[method-assign]

@@ -79,18 +79,21 @@ async def test_one_of_each_kind(app: Mainspring) -> None:
     await app.people.put(ANA)
     await app.people.put_occasion("ana", Occasion(kind="birthday", date="12-31"))
     after = await app.people.put_occasion("ana", Occasion(kind="anniversary", date="2010-06-01"))
-    assert [(one.kind, one.date) for one in after.occasions] == [("anniversary", "2010-06-01"), ("birthday", "12-31")]
+    assert [(occasion.kind, occasion.date) for occasion in after.occasions] == [
+        ("anniversary", "2010-06-01"),
+        ("birthday", "12-31"),
+    ]
     after = await app.people.remove_occasion("ana", "birthday")
-    assert [one.kind for one in await app.occasions.next("ana")] == ["anniversary"]
+    assert [occasion.kind for occasion in await app.occasions.next("ana")] == ["anniversary"]
     assert after.occasion("birthday") is None
 
 
 async def test_people_are_listed_by_id(app: Mainspring) -> None:
     everyone = [Person(id=f"p{number:04}", tz="UTC", locale="de" if number % 100 else "fr") for number in range(1200)]
     await app.people.put_many(everyone[::-1])
-    assert [one.id for one in await app.people.list(limit=2, after="p0009")] == ["p0010", "p0011"]
-    assert [one async for one in app.people.all()] == everyone
-    assert len([one async for one in app.people.all(lambda person: person.locale == "fr")]) == 12
+    assert [person.id for person in await app.people.list(limit=2, after="p0009")] == ["p0010", "p0011"]
+    assert [person async for person in app.people.all()] == everyone
+    assert len([found async for found in app.people.all(lambda person: person.locale == "fr")]) == 12
 
 
 @pytest.mark.parametrize(
@@ -334,7 +337,10 @@ async def test_columns_of_ones_own(app: Mainspring, file: Write) -> None:
     text = "id,tz,junk,name-day,occasion.hired\np1,UTC,x,03-04,2020-05-06\n"
     await app.people.import_csv(file(text), columns={"junk": ""})
     (person,) = await app.people.list()
-    assert [(one.kind, one.date) for one in person.occasions] == [("hired", "2020-05-06"), ("name-day", "03-04")]
+    assert [(occasion.kind, occasion.date) for occasion in person.occasions] == [
+        ("hired", "2020-05-06"),
+        ("name-day", "03-04"),
+    ]
 
 
 async def test_the_last_row_of_a_person_counts(app: Mainspring, file: Write) -> None:

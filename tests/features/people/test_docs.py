@@ -20,7 +20,7 @@ def test_nothing_is_left_out() -> None:
         *Person.model_fields,
         *PLAIN,
         *KNOWN_KINDS,
-        *(f"birthday.{one}" for one in DETAILS),
+        *(f"birthday.{detail}" for detail in DETAILS),
         "fired",
         "skipped",
     ):

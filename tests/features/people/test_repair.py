@@ -56,7 +56,7 @@ async def test_a_plan_is_made_anew(app: Mainspring, kit: Kit, greeted: list[str]
     assert await repair.mend(app.runtime.services) == Lack(people=2, unplanned=1)
     (after,) = await app.store.documents([PLAN])
     assert (after.data, after.due_at) == (before.data, before.due_at)
-    assert [one.kind for one in await app.occasions.upcoming()] == ["birthday"]
+    assert [occasion.kind for occasion in await app.occasions.upcoming()] == ["birthday"]
     await kit.time.advance(hours=2)
     assert greeted == ["ana"]
 
@@ -80,7 +80,7 @@ async def test_an_entry_of_another_person_is_removed(app: Mainspring) -> None:
     assert gone
     await app.store.write([Bundle((Write(old, "{}"), Write(gone, "{}")))])
     assert await repair.mend(app.runtime.services) == Lack(people=2, strays=2)
-    left = [one.key for one in await app.store.browse(Listing(EMAILS, None))]
+    left = [document.key for document in await app.store.browse(Listing(EMAILS, None))]
     assert sorted(left) == sorted([email_key("ana", ANA), email_key("bob", BOB)])  # type: ignore[type-var]
 
 
@@ -103,5 +103,5 @@ async def test_a_change_during_the_repair_wins(app: Mainspring, monkeypatch: pyt
 
     monkeypatch.setattr(app.store, "write", after_a_change)
     await repair.mend(app.runtime.services)
-    assert [one.id for one in (await app.people.find(email="lee@example.com")).people] == ["ana"]
+    assert [person.id for person in (await app.people.find(email="lee@example.com")).people] == ["ana"]
     assert len(await app.store.browse(Listing(EMAILS, None))) == 2

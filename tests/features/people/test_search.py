@@ -66,13 +66,13 @@ async def test_a_zone_that_does_not_exist_is_refused(app: Mainspring) -> None:
 async def test_a_changed_person_is_found_by_the_new_values(app: Mainspring) -> None:
     await app.people.update("ana", email="new@example.com")
     assert (await app.people.find(email="ana@example.com")).people == []
-    assert [one.id for one in (await app.people.find(email="new@example.com")).people] == ["ana"]
+    assert [person.id for person in (await app.people.find(email="new@example.com")).people] == ["ana"]
     await app.people.update("ana", email=None)
     assert (await app.people.find(email="new@example.com")).people == []
     await app.people.remove_occasion("cat", "hired")
     assert (await app.people.find(kind="hired")).people == []
     await app.people.delete("bob")
-    assert [one.id for one in (await app.people.find(email="team@example.com")).people] == ["cat"]
+    assert [person.id for person in (await app.people.find(email="team@example.com")).people] == ["cat"]
 
 
 @pytest.mark.parametrize("wanted", [{}, {"name": "x"}, {"kind": "birthday"}, {"email": "all@example.com"}])

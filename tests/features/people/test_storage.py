@@ -118,7 +118,7 @@ async def test_an_unreadable_person_is_left_alone(app: Mainspring, place: Any, v
     file = tmp_path / "people.csv"
     file.write_text("id,last_name\nana,Lee\nbob,Lee\n")
     report = await app.people.import_csv(file)
-    assert (report.updated, [(one.line, one.column) for one in report.problems]) == (1, [(2, "")])
+    assert (report.updated, [(problem.line, problem.column) for problem in report.problems]) == (1, [(2, "")])
     assert report.problems[0].reason.startswith(told)
     assert await stored(app, ANA) == before
 
@@ -126,9 +126,9 @@ async def test_an_unreadable_person_is_left_alone(app: Mainspring, place: Any, v
 async def test_others_are_found_and_listed(app: Mainspring) -> None:
     await rewrite(app, ANA, "occasions", 0, "days_before", value=3)
     await app.people.put(a_person("cat", email="ana@example.com"))
-    assert [one.id for one in await app.people.list(limit=2)] == ["bob", "cat"]
-    assert [one.id async for one in app.people.all()] == ["bob", "cat"]
-    assert [one.id for one in await app.people.get_many(["ana", "bob"])] == ["bob"]
+    assert [person.id for person in await app.people.list(limit=2)] == ["bob", "cat"]
+    assert [person.id async for person in app.people.all()] == ["bob", "cat"]
+    assert [person.id for person in await app.people.get_many(["ana", "bob"])] == ["bob"]
     for wanted in ({}, {"email": "ana@example.com"}, {"kind": "birthday"}):
         found = await app.people.find(**wanted)  # type: ignore[arg-type]
         assert found.people[-1].id == "cat"
@@ -159,7 +159,7 @@ async def test_a_plan_that_cannot_be_understood_is_left_to_newer_workers(
     after = await stored(app, PLAN)
     assert (after.data, after.due_at) == (before.data, to_millis(app.now()) + 60_000), "there seems to be nobody"
     assert caplog.text.count("occasion_unreadable") == 1
-    assert [one.person for one in await app.occasions.upcoming()] == []
+    assert [occasion.person for occasion in await app.occasions.upcoming()] == []
     assert await app.occasions.next("ana") == []
     with pytest.raises(InvalidPerson, match="the plan for the birthday of person 'ana' cannot be read"):
         await app.people.update("ana", tz="Asia/Tokyo")

@@ -244,7 +244,7 @@ async def test_what_was_missed_is_caught_up_within_the_grace(app: Mainspring, ki
     assert (ledger["too late"].became, ledger["too late"].reason) == ("skipped", "too_late")
     assert ledger["too late"].why == "3d12h late, and its grace is 3d"
     assert ledger["strict"].reason == "too_late"
-    assert {(type(one).__name__, one.person) for one in told} == {
+    assert {(type(event).__name__, event.person) for event in told} == {
         ("OccasionFired", "late"),
         ("OccasionFired", "patient"),
         ("OccasionSkipped", "too late"),
@@ -511,11 +511,18 @@ async def test_what_is_coming(app: Mainspring, kit: Kit) -> None:
     await app.people.put(a_person("UTC", "01-10", "c"))
     await app.people.put_occasion("c", Occasion(kind="name-day", date="01-02", at="18:00"))
     coming = await app.occasions.upcoming(timedelta(days=7))
-    assert [(one.person, one.kind, str(one.on), one.due, f"{one.local:%d %H:%M}") for one in coming] == [
+    assert [
+        (occasion.person, occasion.kind, str(occasion.on), occasion.due, f"{occasion.local:%d %H:%M}")
+        for occasion in coming
+    ] == [
         ("c", "name-day", "2025-01-02", at(2025, 1, 2, 18), "02 18:00"),
         ("a", "birthday", "2025-01-05", at(2025, 1, 4, 20), "05 09:00"),
         ("b", "birthday", "2025-01-05", at(2025, 1, 5, 14), "05 09:00"),
     ]
-    assert [one.person for one in await app.occasions.upcoming(timedelta(days=9), kind="birthday")] == ["a", "b", "c"]
-    assert [one.kind for one in await app.occasions.next("c")] == ["name-day", "birthday"]
+    assert [occasion.person for occasion in await app.occasions.upcoming(timedelta(days=9), kind="birthday")] == [
+        "a",
+        "b",
+        "c",
+    ]
+    assert [occasion.kind for occasion in await app.occasions.next("c")] == ["name-day", "birthday"]
     assert len(await app.occasions.upcoming(timedelta(days=9), limit=2)) == 2

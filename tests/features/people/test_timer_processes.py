@@ -104,7 +104,7 @@ async def test_two_concurrent_changes_of_a_person_both_take_effect(make: Make) -
         person = await one.people.get("p001")
         assert (person.tz, person.first_name, len(person.occasions)) == ("Asia/Tokyo", "Ana", 2)
         found = await one.occasions.next("p001")
-        assert {f"{one.local:%H:%M %Z}" for one in found} == {"09:00 JST"}
+        assert {f"{occasion.local:%H:%M %Z}" for occasion in found} == {"09:00 JST"}
 
 
 async def test_after_concurrent_changes_the_last_address_is_found(make: Make) -> None:
@@ -148,7 +148,7 @@ async def test_on_dynamodb(clock: ManualClock) -> None:
 
     await app.people.put_many(a_person(number) for number in range(20))
     await app.people.update("p001", tz="Asia/Tokyo")
-    assert [one.person for one in await app.occasions.upcoming(limit=2)] == ["p001", "p000"]
+    assert [occasion.person for occasion in await app.occasions.upcoming(limit=2)] == ["p001", "p000"]
     await app.people.delete("p002")
     clock.advance(timedelta(days=1))
     await asyncio.gather(*(app.runtime.timers.run_due() for _ in range(3)))

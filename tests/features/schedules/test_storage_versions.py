@@ -78,7 +78,7 @@ async def test_what_says_when_or_what_must_be_known(app: Mainspring, kit: Kit, p
     assert (await stored(app)).due_at is not None, "a newer one can still fire it"
     with pytest.raises(InvalidSchedule, match=r"a newer one may have written it.*only"):
         await app.schedules.get("a")
-    assert [one.id for one in await app.schedules.list()] == ["b"]
+    assert [schedule.id for schedule in await app.schedules.list()] == ["b"]
     assert (await app.schedules.unreadable()).keys() == {"a"}
 
 
@@ -104,7 +104,7 @@ async def test_an_older_program_leaves_alone_what_a_newer_one_declares(app: Main
     before = await stored(app)
     await app.schedules.reconcile()
     assert await stored(app) == before
-    assert [one.id for one in await app.schedules.list()] == ["b"]
+    assert [schedule.id for schedule in await app.schedules.list()] == ["b"]
 
 
 async def test_a_newer_ledger_can_be_read(app: Mainspring, kit: Kit) -> None:

@@ -95,7 +95,7 @@ async def test_a_schedule_that_is_put_as_data(app: Mainspring, kit: Kit, runs: N
     assert stored.decided
     assert stored.decided.utc == at(2026, 3, 1, 15)
     assert stored.last_job == kit.jobs(note)[-1].id
-    assert [one.id for one in await app.schedules.list()] == ["a"]
+    assert [schedule.id for schedule in await app.schedules.list()] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ async def test_a_halt_is_noted_now_and_then_and_not_at_each_try(app: Mainspring,
     versions = set()
     for _ in range(60):
         await kit.time.advance(seconds=5)
-        versions |= {one.version for one in await app.store.browse(Listing(PAST_HALTS))}
+        versions |= {document.version for document in await app.store.browse(Listing(PAST_HALTS))}
     assert len(versions) == 6  # refused sixty times in five minutes
     (halt,) = await past_halts(app.store)
     assert (halt.actor, halt.since, halt.seen) == ("ana", START, at(2026, 3, 1, 12, 35))
@@ -396,8 +396,8 @@ async def test_what_is_announced_before_a_change_is_what_then_fires(
     await kit.time.advance_to(moved_at)
     changes = await app.schedules.compare("a", after[0], tz=after[1], ahead=timedelta(days=2))
     announced = {row.utc for row in await app.schedules.preview("a", 20) if row.utc < horizon}
-    announced -= {one.before.utc for one in changes if one.before}
-    announced |= {one.after.utc for one in changes if one.after}
+    announced -= {change.before.utc for change in changes if change.before}
+    announced |= {change.after.utc for change in changes if change.after}
     fired = {entry.utc for entry in await app.schedules.ledger("a")}
     await app.schedules.put("a", after[0], note.prepare(), tz=after[1])
     assert {row.utc for row in await app.schedules.preview("a", 20) if row.utc < horizon} == announced

@@ -74,7 +74,7 @@ async def test_many_workers_that_start_at_once_declare_a_schedule_once(make: Mak
         for app in several:
             app.every("@daily", id="a")(app.tasks["work"])
         await asyncio.gather(*(app.schedules.reconcile() for app in several))
-        assert [one.id for one in await several[0].schedules.list()] == ["a"]
+        assert [schedule.id for schedule in await several[0].schedules.list()] == ["a"]
 
 
 async def test_a_change_and_a_fire_at_once_are_both_done(make: Make, clock: ManualClock) -> None:
@@ -151,12 +151,12 @@ async def test_the_store_is_brought_in_line_with_the_code(make: Make) -> None:
     again = await declared(make, ("a", "@daily"), ("b", "@hourly"))
     assert first == again
     changed = await declared(make, ("a", "@weekly"))
-    same = [one.describe() == before.describe() for one, before in zip(changed, first, strict=True)]
-    assert (same, [one.enabled for one in changed]) == ([False, True], [True, False])
+    same = [schedule.describe() == before.describe() for schedule, before in zip(changed, first, strict=True)]
+    assert (same, [schedule.enabled for schedule in changed]) == ([False, True], [True, False])
     assert changed[1].disabled == "it is no longer in the code"
     assert changed[1].next is None
     back = await declared(make, ("b", "@hourly"), ("a", "@weekly"))
-    assert all(one.enabled and one.next for one in back)
+    assert all(schedule.enabled and schedule.next for schedule in back)
 
 
 async def test_what_a_start_changes_is_in_the_audit_log(make: Make) -> None:
@@ -164,7 +164,7 @@ async def test_what_a_start_changes_is_in_the_audit_log(make: Make) -> None:
         await declared(make, ("a", rule), ("b", "@hourly"))
     await declared(make, ("b", "@hourly"))
     async with apps(make) as (app,):
-        entries = [(one.actor, one.action, one.detail["schedule"]) for one in await app.audit()]
+        entries = [(entry.actor, entry.action, entry.detail["schedule"]) for entry in await app.audit()]
     assert entries == [
         ("code of tests", "schedule.disable", "a"),
         ("code of tests", "schedule.put", "a"),
@@ -180,7 +180,7 @@ async def test_what_was_put_by_hand_or_by_others_is_left_alone(make: Make) -> No
             "theirs", Schedule("@daily"), (await app.schedules.get("by hand")).job, app.now(), owner="another"
         )
         await app.store.write([Bundle((theirs.derived().write(),))])
-    assert all(one.enabled for one in await declared(make, ("a", "@daily")))
+    assert all(schedule.enabled for schedule in await declared(make, ("a", "@daily")))
 
 
 async def test_a_pause_outlives_a_start(make: Make) -> None:

@@ -161,7 +161,7 @@ class World:
         """The others go on, and time passes."""
         self.note("stopped before the write")
         self._nested = True
-        for other in [one for one in self.processes if one.app is not stopped]:
+        for other in [process for process in self.processes if process.app is not stopped]:
             self._clock.advance(timedelta(minutes=self._rng.choice([0, 1, 45, 600])))
             await self.turn(other)
         self._nested = False
@@ -203,7 +203,7 @@ class World:
         await self._finish()
 
     async def _end_old_ones(self) -> None:
-        for process in [one for one in self.processes if one.tzdata is not self.tzdata]:
+        for process in [old for old in self.processes if old.tzdata is not self.tzdata]:
             await self.end(process)
 
     async def _pass_time(self) -> None:
@@ -306,17 +306,17 @@ class World:
         """Read the ledger before it forgets."""
         self._collected = self.now()
         async with self._reader() as app:
-            self.past_halts |= {one.since: one for one in await past_halts(app.store)}
+            self.past_halts |= {halt.since: halt for halt in await past_halts(app.store)}
             for name in PLANS:
                 seen = None
                 while page := await app.store.browse(Listing(SCHEDULES.collection, name, seen, 500)):
                     seen = page[-1].key.group, page[-1].key.id
-                    self.entries |= {(name, one.key.id): Entry.from_document(one) for one in page}
+                    self.entries |= {(name, document.key.id): Entry.from_document(document) for document in page}
 
     async def records(self) -> dict[str, Record]:
         async with self._reader() as app:
             jobs = [job async for job in app.jobs.all()]
-            nexts = {one.id: one.next for one in await app.schedules.list()}
+            nexts = {schedule.id: schedule.next for schedule in await app.schedules.list()}
         assert all(nexts.values())
         return {
             name: Record(
@@ -330,7 +330,7 @@ class World:
                 catches_up=plan.catches_up,
                 lets_go=plan.lets_go,
                 halts=self.halts,
-                noted=[(one.since, one.seen) for one in self.past_halts.values()],
+                noted=[(halt.since, halt.seen) for halt in self.past_halts.values()],
             )
             for name, plan in PLANS.items()
         }

@@ -310,7 +310,7 @@ async def test_throttled_statements_of_a_batch_request_are_counted(store: FreshS
         return {"Responses": [{"Error": {"Code": "ThrottlingError", "Message": "…"}}] * 2 + answer["Responses"]}
 
     store.client.call = in_part  # type: ignore[method-assign]
-    assert await store.ack([outcome(one, Move.DONE) for one in held]) == [Status.COMPLETED] * 4
+    assert await store.ack([outcome(job, Move.DONE) for job in held]) == [Status.COMPLETED] * 4
     assert store.measures()["unprocessed"] == 2
     assert store.measures()["throttling"] == 1
 

@@ -53,14 +53,14 @@ class Meter:
         answer = await self._call(operation, {**request, "ReturnConsumedCapacity": "INDEXES"})
         if operation in {"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"}:
             given = answer["ConsumedCapacity"]
-            for one in given if isinstance(given, list) else [given]:
-                self.units["write"] += one["CapacityUnits"]
+            for consumed in given if isinstance(given, list) else [given]:
+                self.units["write"] += consumed["CapacityUnits"]
                 if operation == "TransactWriteItems":
-                    self.units["write"] += left_out(one, len(request["TransactItems"]))
+                    self.units["write"] += left_out(consumed, len(request["TransactItems"]))
         elif operation == "GetItem":
             self.units["read"] += 1 if request["ConsistentRead"] else 0.5  # type: ignore[assignment]
         elif operation == "BatchGetItem":
-            self.units["read"] += sum(len(one["Keys"]) for one in request["RequestItems"].values())
+            self.units["read"] += sum(len(wanted["Keys"]) for wanted in request["RequestItems"].values())
         else:
             assert operation == "Query"
             self.units["read"] += 0.5 if "IndexName" in request else 1  # type: ignore[assignment]

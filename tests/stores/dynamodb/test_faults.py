@@ -45,9 +45,9 @@ async def test_a_claim_is_made_once(store: FreshStore, fault: Fault, number: int
     ids = await put_many(store, number)
     client_of(store).plan = once(fault, "UpdateItem" if number == 1 else "BatchExecuteStatement")
     held = await claim(store)
-    assert sorted(one.id for one in held) == sorted(ids)
-    assert {one.token for one in held} == {1}
-    assert await store.ack([outcome(one, Move.DONE) for one in held]) == [Status.COMPLETED] * number
+    assert sorted(job.id for job in held) == sorted(ids)
+    assert {job.token for job in held} == {1}
+    assert await store.ack([outcome(job, Move.DONE) for job in held]) == [Status.COMPLETED] * number
 
 
 @pytest.mark.parametrize("fault", Fault)
@@ -68,7 +68,7 @@ async def test_acks_of_one_call_are_written_once_and_recognised(store: FreshStor
     await put_many(store, 4)
     held = await claim(store)
     client_of(store).plan = once(fault, "BatchExecuteStatement")
-    assert await store.ack([outcome(one, Move.DONE) for one in held]) == [Status.COMPLETED] * 4
+    assert await store.ack([outcome(job, Move.DONE) for job in held]) == [Status.COMPLETED] * 4
 
 
 async def test_a_throttled_part_of_a_batch_request_is_tried_again(store: FreshStore) -> None:
@@ -86,7 +86,7 @@ async def test_a_throttled_part_of_a_batch_request_is_tried_again(store: FreshSt
     store.client.call = in_part  # type: ignore[method-assign]
     held = await claim(store)
     assert len(held) == 4
-    assert await store.ack([outcome(one, Move.DONE) for one in held]) == [Status.COMPLETED] * 4
+    assert await store.ack([outcome(job, Move.DONE) for job in held]) == [Status.COMPLETED] * 4
 
 
 async def test_items_that_a_batch_request_left_over_are_written_too(store: FreshStore) -> None:
@@ -118,7 +118,7 @@ async def test_throttling_that_does_not_end_is_told_and_counted(programs: Progra
         await store.insert([new_job()])
     assert store.client.tally["throttled"] > 1
     client_of(store).plan = lambda *_: None
-    (finding,) = [one for one in await store.diagnose() if one.check == "setbacks"]
+    (finding,) = [found for found in await store.diagnose() if found.check == "setbacks"]
     assert finding.severity is Severity.WARNING
     assert "throttled" in finding.message
 
@@ -187,7 +187,7 @@ async def test_all_acks_of_a_call_are_repeated_if_one_failed(programs: Programs,
     await put_many(store, 4)
     held = await claim(store)
     moves = [Move.DONE, Move.RETRY, Move.DONE, Move.CANCEL]
-    outcomes = [outcome(one, move, delay=60_000) for one, move in zip(held, moves, strict=True)]
+    outcomes = [outcome(job, move, delay=60_000) for job, move in zip(held, moves, strict=True)]
     client_of(store).plan = once(fault, "TransactWriteItems")
     with pytest.raises(StoreUnavailable):
         await store.ack(outcomes)
@@ -220,7 +220,7 @@ async def test_what_was_claimed_but_could_not_be_confirmed_is_given_back(program
         await claim(store)
     assert await claim(other, worker="w2") == []
     await store.leave("w1")
-    assert sorted(one.id for one in await claim(other, worker="w2")) == sorted(ids)
+    assert sorted(job.id for job in await claim(other, worker="w2")) == sorted(ids)
 
 
 # -- all at once ------------------------------------------------------------------------------------------
@@ -234,9 +234,9 @@ class Hands:
         self.done: list[str] = []
 
     def take(self, worker: str, claims: list[Claim]) -> None:
-        for one in claims:
-            assert one.id not in self.held, f"{one.id} runs on {self.held[one.id]} and {worker}"
-            self.held[one.id] = worker
+        for job in claims:
+            assert job.id not in self.held, f"{job.id} runs on {self.held[job.id]} and {worker}"
+            self.held[job.id] = worker
 
     def drop(self, job_id: str) -> None:
         self.held.pop(job_id, None)
@@ -282,13 +282,13 @@ async def work(store: DynamoStore, worker: str, hands: Hands, chance: random.Ran
     except StoreUnavailable:
         claims = []
     hands.take(worker, claims)
-    for one in claims:
+    for job in claims:
         move = Move.RETRY if chance.random() < 0.2 else Move.DONE
-        hands.drop(one.id)  # from here on it may be in other hands: its outcome is on its way
-        (status,) = await insist(store, "ack", [outcome(one, move)])
+        hands.drop(job.id)  # from here on it may be in other hands: its outcome is on its way
+        (status,) = await insist(store, "ack", [outcome(job, move)])
         assert status in {Status.RETRYING, Status.COMPLETED}
         if status is Status.COMPLETED:
-            hands.done.append(one.id)
+            hands.done.append(job.id)
     await insist(store, "heartbeat", worker, {})
 
 
@@ -319,16 +319,16 @@ async def live_a_while(store: DynamoStore, worker: str) -> set[str]:
     except StoreUnavailable:
         claims = []
     done: set[str] = set()
-    for one in claims:
-        steps = await insist(store, "steps", one.id) if one.queue == "parents" else []
-        if one.queue == "children" or steps:
-            if (await insist(store, "ack", [outcome(one, Move.DONE)])) == [Status.COMPLETED]:
-                done.add(one.id)
+    for claimed in claims:
+        steps = await insist(store, "steps", claimed.id) if claimed.queue == "parents" else []
+        if claimed.queue == "children" or steps:
+            if (await insist(store, "ack", [outcome(claimed, Move.DONE)])) == [Status.COMPLETED]:
+                done.add(claimed.id)
             continue
         child = new_job(queue="children")
-        save = Save(one.id, one.token, (Step("spawn", 1),), (child,), one.ref)
+        save = Save(claimed.id, claimed.token, (Step("spawn", 1),), (child,), claimed.ref)
         assert await insist(store, "save", [save]) == [[Inserted(child.id, created=True)]]
-        waits = outcome(one, Move.SUSPEND, delay=UNTIL_WOKEN, waits_for=end_of(child.id))
+        waits = outcome(claimed, Move.SUSPEND, delay=UNTIL_WOKEN, waits_for=end_of(child.id))
         assert await insist(store, "ack", [waits]) == [Status.SUSPENDED]
         (job,) = await insist(store, "get", [child.id])
         if job.finished:

@@ -73,8 +73,8 @@ async def test_programs_share_a_queue(programs: Programs, limit: int) -> None:
             if not found.jobs and found.next_due is None:
                 return taken
 
-    taken = [one for claims in await asyncio.gather(*map(take_all, range(4))) for one in claims]
-    assert sorted(one.id for one in taken) == sorted(ids)
+    taken = [job for claims in await asyncio.gather(*map(take_all, range(4))) for job in claims]
+    assert sorted(job.id for job in taken) == sorted(ids)
 
 
 async def test_what_is_halted_while_it_is_being_claimed_is_not_given_out(programs: Programs) -> None:
@@ -128,15 +128,15 @@ async def test_clocks_five_minutes_apart_lose_and_overlap_nothing(programs: Prog
         for clock in clocks:
             clock.advance(10)
         for number, store in enumerate(stores):
-            for one in await claim(store, 2, worker=f"w{number}"):
-                assert one.id not in held
-                held[one.id] = number, one
+            for job in await claim(store, 2, worker=f"w{number}"):
+                assert job.id not in held
+                held[job.id] = number, job
         for number, store in enumerate(stores):
-            mine = {job_id: one.token for job_id, (owner, one) in held.items() if owner == number}
+            mine = {job_id: job.token for job_id, (owner, job) in held.items() if owner == number}
             assert (await store.heartbeat(f"w{number}", mine)).lost == frozenset()
             assert (await store.reap()).takeovers == []
-        for job_id, (number, one) in list(held.items())[:2]:
-            assert await end(stores[number], one, Move.DONE) is Status.COMPLETED
+        for job_id, (number, job) in list(held.items())[:2]:
+            assert await end(stores[number], job, Move.DONE) is Status.COMPLETED
             del held[job_id]
             done.add(job_id)
     assert done == set(ids)
@@ -240,4 +240,4 @@ async def test_a_job_that_the_index_shows_at_two_places_is_given_out_once(store:
         return answer
 
     store.client.call = call  # type: ignore[method-assign]
-    assert [one.id for one in await claim(store)] == [job_id]
+    assert [job.id for job in await claim(store)] == [job_id]

@@ -231,10 +231,12 @@ def test_days_that_are_over_are_not_counted() -> None:
 
 def test_every_shard_has_one_owner_and_few_move_when_a_process_goes() -> None:
     processes = [f"p{number}" for number in range(8)]
-    before = {shard: [one for one in processes if owned(shard, one, processes)] for shard in range(256)}
+    before = {shard: [process for process in processes if owned(shard, process, processes)] for shard in range(256)}
     assert {len(owners) for owners in before.values()} == {1}
-    assert min(sum([one] == owners for owners in before.values()) for one in processes) > 10
-    after = {shard: [one for one in processes[:-1] if owned(shard, one, processes[:-1])] for shard in range(256)}
+    assert min(sum([process] == owners for owners in before.values()) for process in processes) > 10
+    after = {
+        shard: [process for process in processes[:-1] if owned(shard, process, processes[:-1])] for shard in range(256)
+    }
     assert all(after[shard] == before[shard] for shard in before if before[shard] != [processes[-1]])
 
 
@@ -276,7 +278,7 @@ async def test_a_claim_from_its_own_shards_asks_only_those(programs: Programs) -
     async def call(operation: str, request: Any) -> dict[str, Any]:
         if operation == "Query" and request.get("IndexName") == "places":
             asked.extend(
-                one["S"] for one in request["ExpressionAttributeValues"].values() if one["S"].startswith("wait#")
+                value["S"] for value in request["ExpressionAttributeValues"].values() if value["S"].startswith("wait#")
             )
         return await whole(operation, request)
 
@@ -302,19 +304,19 @@ async def test_one_item_twice_in_a_list_of_changes(store: FreshStore) -> None:
 
     store.client.call = watched  # type: ignore[method-assign]
     changes = [
-        values.ItemUpdate(key("a", one), {"n": n}, [values.equals("n", 0)]) for one, n in (("1", 1), ("2", 1), ("1", 2))
+        values.ItemUpdate(key("a", name), {"n": n}, [values.equals("n", 0)]) for name, n in (("1", 1), ("2", 1), ("1", 2))
     ]
     first, other, again = await store.table.update_many(changes)
     assert sizes == [2]
     assert other == {"PK": "a", "SK": "2", "n": 0}
-    assert sorted(isinstance(one, Refused) for one in (first, again)) == [False, True]
+    assert sorted(isinstance(answer, Refused) for answer in (first, again)) == [False, True]
 
 
 A, B = ({"PK": {"S": "a"}, "SK": {"S": name}} for name in ("1", "2"))
 
 
 def batch_write(table: str, *items: Item) -> tuple[str, Any]:
-    return "BatchWriteItem", {"RequestItems": {table: [{"PutRequest": {"Item": one}} for one in items]}}
+    return "BatchWriteItem", {"RequestItems": {table: [{"PutRequest": {"Item": item}} for item in items]}}
 
 
 def batch_get(table: str, *items: Item) -> tuple[str, Any]:
@@ -328,11 +330,11 @@ def transaction(table: str, *items: Item) -> tuple[str, Any]:
 
 
 def inserts(table: str, *items: Item) -> tuple[str, Any]:
-    return "BatchExecuteStatement", {"Statements": [values.insert_in_batch(table, one) for one in items]}
+    return "BatchExecuteStatement", {"Statements": [values.insert_in_batch(table, item) for item in items]}
 
 
 def updates(table: str, *items: Item) -> tuple[str, Any]:
-    changes = [values.ItemUpdate(one, {"n": 7}, [values.equals("n", 0)], {"m": 1}) for one in items]
+    changes = [values.ItemUpdate(item, {"n": 7}, [values.equals("n", 0)], {"m": 1}) for item in items]
     return "BatchExecuteStatement", {"Statements": [change.in_batch(table) for change in changes]}
 
 

@@ -227,10 +227,10 @@ async def test_many_may_begin_to_wait_for_one_end_at_once(programs: Programs) ->
     await store.insert([new_job() for _ in range(30)])
     held = await claim(store, 30)
     later = [new_job(queue="later", waits_for=end_of(child.id)) for _ in range(30)]
-    waits = [outcome(one, Move.SUSPEND, delay=UNTIL_WOKEN, waits_for=end_of(child.id)) for one in held]
+    waits = [outcome(job, Move.SUSPEND, delay=UNTIL_WOKEN, waits_for=end_of(child.id)) for job in held]
     await asyncio.gather(store.ack(waits), other.insert(later))
     await end(store, child, Move.DONE)
-    statuses = {job.status for job in await store.get([*(one.id for one in held), *(job.id for job in later)])}
+    statuses = {job.status for job in await store.get([*(claimed.id for claimed in held), *(job.id for job in later)])}
     assert statuses == {Status.PENDING}
 
 
@@ -244,7 +244,7 @@ async def test_of_a_wake_up_and_the_due_time_one_comes_first(programs: Programs,
         if not held:  # the wake-up came between its look and its write
             assert woken == {f"bell-{number}": 1}
             held = await claim(store)
-        assert [one.id for one in held] == [job_id]
+        assert [job.id for job in held] == [job_id]
         assert await waiters(store, f"bell-{number}") == 0
         await end(store, held[0], Move.DONE)
 
@@ -293,7 +293,7 @@ async def test_what_is_left_of_before_does_not_count_as_woken(programs: Programs
 
     other.client.call = call  # type: ignore[method-assign]
     assert await other.wake({"bell": 2}) == {"bell": 2}
-    assert [await status_of(store, one) for one in (again, last)] == [Status.PENDING, Status.PENDING]
+    assert [await status_of(store, job_id) for job_id in (again, last)] == [Status.PENDING, Status.PENDING]
 
 
 # -- other ways in ----------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ async def test_jobs_of_one_insert_may_wait_for_each_other(store: FreshStore) -> 
     await store.insert([last, second, first])
     for job in (first, second, last):
         held = await claim(store)
-        assert [one.id for one in held] == [job.id]
+        assert [claimed.id for claimed in held] == [job.id]
         await end(store, held[0], Move.DONE)
 
 
@@ -385,12 +385,12 @@ async def test_a_page_ends_where_its_steps_are_too_much(store: FreshStore, monke
     await join(store, "w1")
     await store.insert([new_job() for _ in range(40)])
     held = await claim(store, 40)
-    await store.save([Save(one.id, one.token, (Step("large", 1, output='"' + "x" * 100 + '"'),)) for one in held])
+    await store.save([Save(job.id, job.token, (Step("large", 1, output='"' + "x" * 100 + '"'),)) for job in held])
     monkeypatch.setattr(transfer, "MAX_PAGE_BYTES", 3_000)
     first = await store.dump(Kind.LIVE)
     rest = await store.dump(Kind.LIVE, after=first.cursor)
     assert (len(first.records), len(rest.records), rest.cursor) == (32, 8, None)
-    assert {record["id"] for record in (*first.records, *rest.records)} == {one.id for one in held}
+    assert {record["id"] for record in (*first.records, *rest.records)} == {job.id for job in held}
 
 
 # -- steps ------------------------------------------------------------------------------------------------

@@ -39,8 +39,8 @@ async def failures(store: PostgresStore, number: int) -> list[Outcome]:
     await put_many(store, number * len(MOVES), keep=0, keep_dead=0)  # no partition is to be made for them first
     held = await claim(store, number * len(MOVES))
     return [
-        outcome(one, move, delay=60_000, failure=Failure("ValueError", f"of {one.id}", "Traceback …"))
-        for one, move in zip(held, MOVES * number, strict=True)
+        outcome(job, move, delay=60_000, failure=Failure("ValueError", f"of {job.id}", "Traceback …"))
+        for job, move in zip(held, MOVES * number, strict=True)
     ]
 
 
@@ -60,8 +60,8 @@ async def test_outcomes_too_long_for_one_statement_go_in_several(
     monkeypatch.setattr(arrays, "MAX_STATEMENT_CHARS", 300)
     ends = await failures(store, 4)
     assert None not in await store.ack(ends)
-    for one in ends:
-        job = await look(store, one.job_id)
+    for failed in ends:
+        job = await look(store, failed.job_id)
         assert job.status is not Status.RUNNING
         assert job.failure is not None
         assert job.failure.message == f"of {job.id}"

@@ -23,10 +23,10 @@ async def test_many_jobs_come_in_as_they_are(store: PostgresStore) -> None:
         )
         for number in range(insertion.COPY_THRESHOLD)
     ]
-    assert all(one.created for one in await store.insert(jobs))
+    assert all(inserted.created for inserted in await store.insert(jobs))
     taken = (await store.claim("w1", [Want("odd", 1000), Want("even", 1000)])).jobs
-    assert {one.id for one in taken} == {job.id for job in jobs}
-    assert {(one.target, one.tags, one.options) for one in taken} == {(("guest", ODD), (ODD, "", "null"), '{"a": 1}')}
+    assert {claimed.id for claimed in taken} == {job.id for job in jobs}
+    assert {(job.target, job.tags, job.options) for job in taken} == {(("guest", ODD), (ODD, "", "null"), '{"a": 1}')}
     counts = {counts.queue: counts.by_status for counts in (await store.stats()).queues}
     assert counts == {queue: {Status.RUNNING: insertion.COPY_THRESHOLD // 2} for queue in ("odd", "even")}
 
@@ -36,7 +36,7 @@ async def test_many_jobs_that_are_inserted_again_come_in_once(store: PostgresSto
     await store.insert(jobs[: insertion.COPY_THRESHOLD // 2])
     await store.insert(jobs)
     ended = await claim(store, 10)
-    await store.ack([outcome(one, Move.DONE) for one in ended])
+    await store.ack([outcome(job, Move.DONE) for job in ended])
     await store.insert(jobs)
     assert await store.count(Filter(statuses=(Status.PENDING,))) == insertion.COPY_THRESHOLD - len(ended)
     assert await store.count(Filter()) == insertion.COPY_THRESHOLD
@@ -76,7 +76,7 @@ async def test_claims_do_not_pass_over_what_a_long_transaction_keeps(
         report.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         report.execute("SELECT 1 FROM pg_class LIMIT 1")
         while taken := await claim(store, 1000):
-            await store.ack([outcome(one, Move.DONE) for one in taken])
+            await store.ack([outcome(job, Move.DONE) for job in taken])
         await store.close()
         bounded = await pages_per_claim(stores)
         monkeypatch.setattr(LowWater, "MAX_PAUSE", 0.0)  # always from the very beginning
@@ -92,9 +92,9 @@ async def test_a_job_for_an_earlier_time_is_found_all_the_same(stores: Stores) -
     await store.insert(jobs)
     slow = LowWater(clock, cost=10.0)
     store._waters["w1"] = slow
-    assert [one.id for one in await claim(store, 1)] == [jobs[0].id]
+    assert [job.id for job in await claim(store, 1)] == [jobs[0].id]
     slow.cost = 10.0  # as if the look had taken so long
     earlier = await put(store, run_at=late)
-    assert [one.id for one in await claim(store, 1)] == [jobs[1].id]
+    assert [job.id for job in await claim(store, 1)] == [jobs[1].id]
     clock.advance(LowWater.MAX_PAUSE)
-    assert [one.id for one in await claim(store, 1)] == [earlier]
+    assert [job.id for job in await claim(store, 1)] == [earlier]

@@ -125,7 +125,7 @@ async def test_a_standby_alone_says_what_it_is(primary: Server, standby: Server,
     alone = PostgresStore(standby.dsn, schema_name=schema)
     with pytest.raises(StoreReadOnly, match=r"is it a standby\?: .*; with several hosts, write target_session_attrs"):
         await put(alone)
-    (finding,) = [one for one in await alone.diagnose() if one.check == "replication"]
+    (finding,) = [found for found in await alone.diagnose() if found.check == "replication"]
     assert (finding.severity, finding.message) == (
         Severity.ERROR,
         "this server is a standby, and does not accept writes",

@@ -43,7 +43,7 @@ async def test_the_jobs_of_a_killed_worker_are_taken_over_long_before_its_lease_
     await hang_up(killed, watching)
     reaped = await watching.reap()
     assert reaped.dead == {"killed"}
-    assert [(one.job_id, one.cause) for one in reaped.takeovers] == [(job, TakeoverCause.CRASHED)]
+    assert [(takeover.job_id, takeover.cause) for takeover in reaped.takeovers] == [(job, TakeoverCause.CRASHED)]
 
 
 async def test_a_worker_that_joins_later_notices_it_too(stores: Stores) -> None:

@@ -197,15 +197,15 @@ async def insert_suspended(store: PostgresStore, held: Held) -> None:
 
 
 async def save(store: PostgresStore, held: Held) -> None:
-    one = held[0]
+    claimed = held[0]
     steps = tuple(Step(f"{n}", n) for n in range(5))
-    assert None not in await store.save([Save(one.id, one.token, steps, (new_job(delay=10**9),))])
-    assert None not in await store.save([Save(one.id, one.token, steps)])
-    assert len(await store.steps(one.id)) == 5
+    assert None not in await store.save([Save(claimed.id, claimed.token, steps, (new_job(delay=10**9),))])
+    assert None not in await store.save([Save(claimed.id, claimed.token, steps)])
+    assert len(await store.steps(claimed.id)) == 5
 
 
 async def heartbeat(store: PostgresStore, held: Held) -> None:
-    assert not (await store.heartbeat("w1", {one.id: one.token for one in held[:5]})).lost
+    assert not (await store.heartbeat("w1", {job.id: job.token for job in held[:5]})).lost
 
 
 async def prune_expired(store: PostgresStore, held: Held) -> None:
@@ -463,7 +463,7 @@ async def strange() -> AsyncIterator[Stores]:
 
 async def claim_known(store: PostgresStore, held: Held) -> None:
     await put(store, priority=3)
-    assert [one.task for one in await claim(store, tasks=KNOWN)] == ["greet"]
+    assert [job.task for job in await claim(store, tasks=KNOWN)] == ["greet"]
 
 
 async def claim_strange(store: PostgresStore, held: Held) -> None:
@@ -477,7 +477,7 @@ async def test_a_claim_reads_no_jobs_of_unknown_tasks_once_they_were_set_aside(s
     while not (found := await claim(store, tasks=KNOWN)):
         fruitless += 1
     await store.close()
-    assert [one.id for one in found] == [last]
+    assert [job.id for job in found] == [last]
     assert fruitless < 5
     strange.ask("VACUUM {s}.jobs")
     costly = {}

@@ -47,7 +47,7 @@ async def programs(stores: Stores) -> list[PostgresStore]:
 
 
 async def assert_sound(store: PostgresStore) -> None:
-    assert [one for one in await store.diagnose() if one.severity is Severity.ERROR] == []
+    assert [finding for finding in await store.diagnose() if finding.severity is Severity.ERROR] == []
 
 
 # -- claims ---------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ async def test_programs_that_claim_from_one_queue_share_its_jobs(programs: list[
             if not found.jobs and found.next_due is None:
                 return taken
 
-    taken = [held for one in await asyncio.gather(*map(claim_all, range(PROGRAMS))) for held in one]
+    taken = [held for claims in await asyncio.gather(*map(claim_all, range(PROGRAMS))) for held in claims]
     assert Counter(held.id for held in taken) == Counter(ids)
     assert {held.token for held in taken} == {1}
     statuses = await asyncio.gather(*(random.choice(programs).ack([outcome(held, Move.DONE)]) for held in taken))
@@ -131,20 +131,20 @@ async def test_inserts_with_the_same_keys_in_another_order_do_not_deadlock(
 
     async def insert(store: PostgresStore) -> int:
         shuffled = random.sample(keys, len(keys))
-        return sum(one.created for one in await store.insert([new_job(dedupe_key=key) for key in shuffled]))
+        return sum(inserted.created for inserted in await store.insert([new_job(dedupe_key=key) for key in shuffled]))
 
     for _ in range(10):
         assert sum(await asyncio.gather(*map(insert, programs))) == len(keys)
         for held in await claim(programs[0], 100):
             await end(programs[0], held, Move.DONE)
-    assert [one for one in met if isinstance(one.__cause__, psycopg.errors.DeadlockDetected)] == []
+    assert [error for error in met if isinstance(error.__cause__, psycopg.errors.DeadlockDetected)] == []
 
 
 async def test_the_same_job_inserted_twice_at_once_is_one(programs: list[PostgresStore]) -> None:
     for options in ({}, {"dedupe_key": "a"}):
         job = new_job(**options)
         answers = await asyncio.gather(*(store.insert([job]) for store in programs))
-        assert [(one.id, one.created) for (one,) in answers] == [(job.id, True)] * PROGRAMS
+        assert [(inserted.id, inserted.created) for (inserted,) in answers] == [(job.id, True)] * PROGRAMS
     assert (await programs[0].stats()).queues[0].by_status == {Status.PENDING: 2}
 
 
@@ -244,10 +244,10 @@ async def test_two_who_reap_one_dead_worker_take_each_job_once(stores: Stores) -
     clock.advance(first.lease + 1)
     reaped = await asyncio.gather(first.reap(), second.reap())
     taken = reaped[0].takeovers + reaped[1].takeovers
-    assert Counter(one.job_id for one in taken) == Counter(one.id for one in held)
-    assert {one.crashes for one in taken} == {1}
+    assert Counter(takeover.job_id for takeover in taken) == Counter(job.id for job in held)
+    assert {takeover.crashes for takeover in taken} == {1}
     assert sorted([*reaped[0].dead, *reaped[1].dead]) == ["dead"]  # one of them recovers what it left half done
-    assert await first.ack([outcome(one, Move.DONE) for one in held]) == [None] * 50
+    assert await first.ack([outcome(job, Move.DONE) for job in held]) == [None] * 50
     await assert_sound(first)
 
 

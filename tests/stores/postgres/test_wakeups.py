@@ -48,7 +48,7 @@ def suspend(held: Claim, waits_for: str) -> Outcome:
 
 
 async def assert_sound(store: PostgresStore) -> None:
-    assert [one for one in await store.diagnose() if one.severity is Severity.ERROR] == []
+    assert [finding for finding in await store.diagnose() if finding.severity is Severity.ERROR] == []
 
 
 class Slowly:
@@ -119,7 +119,7 @@ async def test_the_same_for_jobs_that_begin_as_suspended(programs: list[Postgres
     child = await running(programs[0])
     jobs = [new_job(waits_for=end_of(child.id)) for _ in range(number)]
     async with Slowly(programs[0], outcome(child, Move.DONE)):
-        assert all(one.created for one in await programs[1].insert(jobs))
+        assert all(inserted.created for inserted in await programs[1].insert(jobs))
     assert len(await claim(programs[2], 1000)) == number
     await assert_sound(programs[0])
 
@@ -152,14 +152,14 @@ async def test_whoever_waits_is_woken_or_sees_the_end(programs: list[PostgresSto
         (job,) = await store.get([child.id])
         return job.finished
 
-    async def one(number: int) -> None:
+    async def end_and_wait(number: int) -> None:
         ending, waiting = programs[number % PROGRAMS], programs[(number + 1) % PROGRAMS]
         child, parent = await running(ending, queue=f"c{number}"), await running(waiting, queue=f"p{number}")
         _, seen = await asyncio.gather(end(ending, child, Move.DONE), wait_for(waiting, parent, child))
         assert seen or await status_of(waiting, parent.id) is Status.PENDING
 
     for start in range(0, 80, 20):
-        await asyncio.gather(*map(one, range(start, start + 20)))
+        await asyncio.gather(*map(end_and_wait, range(start, start + 20)))
     await assert_sound(programs[0])
 
 
@@ -171,10 +171,10 @@ async def test_not_more_are_woken_than_were_asked_for(programs: list[PostgresSto
     await programs[0].insert([new_job(waits_for="bell", priority=number % 4) for number in range(100)])
     for _ in range(5):
         woken = await asyncio.gather(*(store.wake({"bell": 3}) for store in programs))
-        assert [one["bell"] for one in woken] == [3] * PROGRAMS
+        assert [counts["bell"] for counts in woken] == [3] * PROGRAMS
     assert len(await claim(programs[0], 1000)) == 15 * PROGRAMS
     woken = await asyncio.gather(*(store.wake({"bell": 1000}) for store in programs))
-    assert sum(one["bell"] for one in woken) == 100 - 15 * PROGRAMS
+    assert sum(counts["bell"] for counts in woken) == 100 - 15 * PROGRAMS
     await assert_sound(programs[0])
 
 
@@ -257,7 +257,7 @@ async def test_steps_of_many_runs_at_once(programs: list[PostgresStore]) -> None
         return await store.save([Save(held.id, held.token, steps, (new_job(queue="children"),))])
 
     answers = await asyncio.gather(*map(save, claims))
-    assert [one and one[0].created for (one,) in answers] == [True] * 20
+    assert [spawned and spawned[0].created for (spawned,) in answers] == [True] * 20
     assert {len(await store.steps(held.id)) for held in claims} == {5}
     assert len(await claim(store, 100, queue="children")) == 20
 

@@ -385,14 +385,14 @@ async def costs(path: Path) -> dict[str, int]:
         "claim from any queue": lambda: claim_and_keep("*"),
         "fruitless claim": lambda: claim_and_keep("default"),
         "fruitless solo claim": lambda: store.claim("w1", [Want("*", 1)], solo=True),
-        "save": lambda: store.save([Save(one.id, one.token, (Step("fetch", 1),), ref=one.ref) for one in claims[0]]),
+        "save": lambda: store.save([Save(job.id, job.token, (Step("fetch", 1),), ref=job.ref) for job in claims[0]]),
         "ack": lambda: store.ack([outcome(held, Move.DONE) for held in claims[0]]),
         "ack of failures": lambda: store.ack([outcome(held, Move.RETRY) for held in claims[1]]),
         "wake": lambda: store.wake({"bell": 5, "door": 5, "window": 1}),
         "cancel": lambda: by_hand(store, Action.CANCEL, claims[1][0].id),
         "delete": lambda: by_hand(store, Action.DELETE, claims[1][0].id),
     }
-    steps = {name: await count_steps(store, one) for name, one in work.items()}
+    steps = {name: await count_steps(store, call) for name, call in work.items()}
     assert [len(taken) for taken in claims] == [5, 5, 0]
     assert (await store.get([claims[0][0].id]))[0].status is Status.COMPLETED
     await store.close()
@@ -444,7 +444,7 @@ async def behind_unknown(number: int) -> dict[str, int]:
         "claim of what was set aside": lambda: claim(store, 5, tasks=frozenset({"strange"})),
         "fruitless claim": lambda: claim(store, tasks=KNOWN),
     }
-    steps = {name: await count_steps(store, one) for name, one in work.items()}
+    steps = {name: await count_steps(store, call) for name, call in work.items()}
     await store.close()
     return steps
 

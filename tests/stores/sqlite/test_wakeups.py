@@ -90,7 +90,7 @@ async def test_a_job_on_the_callers_connection_may_begin_as_suspended(store: Sql
 async def test_a_suspended_job_that_comes_twice_is_counted_once(store: SqliteStore) -> None:
     job = new_job(waits_for="bell")
     for _ in range(2):
-        assert all(one.created for one in await store.insert([job, job, new_job()]))
+        assert all(inserted.created for inserted in await store.insert([job, job, new_job()]))
     assert await consistent(store)
 
 

@@ -91,7 +91,7 @@ async def together(store: SqliteStore, *work: Any) -> list[Any]:
     with held_up(store):
         first = asyncio.ensure_future(store.claim("w1", []))  # keeps the thread busy with a commit of its own
         await asyncio.sleep(0)
-        tasks = [asyncio.ensure_future(one) for one in work]
+        tasks = [asyncio.ensure_future(call) for call in work]
         await asyncio.sleep(0)
     return (await asyncio.gather(first, *tasks, return_exceptions=True))[1:]
 

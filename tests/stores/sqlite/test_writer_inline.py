@@ -72,7 +72,7 @@ async def test_the_first_claim_is_at_once_and_the_next_ones_by_the_writer(
 async def test_many_jobs_are_claimed_to_the_limit(store: SqliteStore, by_writer: list[int]) -> None:
     ids = await put_many(store, 30)
     held = await claim(store, 25)
-    assert [one.id for one in held] == ids[:25]
+    assert [job.id for job in held] == ids[:25]
     assert by_writer == [25 - MAX_INLINE_CLAIM]
 
 
@@ -176,7 +176,7 @@ async def test_who_has_no_event_loop_inserts_in_his_own_thread(
     assert inserts_by_writer == []
     (counts,) = (await store.stats()).queues
     assert counts[Status.PENDING] == 4
-    assert [held.id for held in await claim(store, 9)] == [first.id, *(one.id for one in many)]
+    assert [held.id for held in await claim(store, 9)] == [first.id, *(job.id for job in many)]
 
 
 async def test_a_worker_that_waits_is_woken_by_it(shop: Mainspring, store: SqliteStore) -> None:

@@ -32,7 +32,7 @@ def listed(content: bytes) -> list[int]:
 
 def changes(content: bytes) -> list[tuple[int, int, int]]:
     known = sorted({*range(BEGIN, END, STEP), END, *(t for t in listed(content) if BEGIN < t < END)})
-    offsets = [offset(one) for one in known]
+    offsets = [offset(instant) for instant in known]
     found = [pinpoint(known[i], known[i + 1]) for i in range(len(known) - 1) if offsets[i] != offsets[i + 1]]
     return [(t, offset(t - 1), offset(t)) for t in found]
 
@@ -51,7 +51,7 @@ def walls(t: int, before: int, after: int) -> list[tuple[int, list[int]]]:
 
 
 def shown(wall: int, *offsets: int) -> list[int]:
-    instants = sorted({wall - one for one in offsets})  # no other offset is near: another test sees to that
+    instants = sorted({wall - seconds for seconds in offsets})  # no other offset is near: another test sees to that
     return [instant for instant in instants if instant + offset(instant) == wall]
 
 

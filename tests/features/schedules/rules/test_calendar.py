@@ -144,7 +144,7 @@ def test_own_closures_and_openings() -> None:
 
 
 def test_a_closure_without_end_is_told() -> None:
-    closed = BusinessCalendar(closed=[date(2026, 1, 1) + timedelta(days=one) for one in range(800)])
+    closed = BusinessCalendar(closed=[date(2026, 1, 1) + timedelta(days=offset) for offset in range(800)])
     with pytest.raises(InvalidSchedule, match="no business day within a year"):
         Daily("09:00", business=closed).next_from(datetime(2026, 6, 1))
 
@@ -168,7 +168,9 @@ CLOSED = st.lists(st.dates(date(2024, 1, 1), date(2024, 3, 31)), max_size=20)
 @st.composite
 def day_rules(draw: st.DrawFn) -> DayRule:
     at = draw(
-        st.lists(st.times(), min_size=1, max_size=3).map(lambda some: [one.replace(microsecond=0) for one in some])
+        st.lists(st.times(), min_size=1, max_size=3).map(
+            lambda some: [clock_time.replace(microsecond=0) for clock_time in some]
+        )
     )
     business = draw(st.none() | CLOSED.map(lambda closed: BusinessCalendar(closed=closed)))
     common: dict[str, Any] = {"business": business, "adjust": draw(st.sampled_from(["next", "previous", "skip"]))}
@@ -198,9 +200,9 @@ def test_times_come_in_order_each_once_and_on_days_that_the_rule_has(rule: DayRu
         assert rule.next_from(following) == following
         following = rule.next_from(following + timedelta(microseconds=1))
     assert found == sorted(set(found))
-    assert all(one >= start and one.time() in rule.at for one in found)
+    assert all(moment >= start and moment.time() in rule.at for moment in found)
     if rule.business is not None:
-        assert all(rule.business.is_open(one.date()) for one in found)
+        assert all(rule.business.is_open(moment.date()) for moment in found)
     assert_nothing_between(rule, start, found)
 
 

@@ -170,7 +170,7 @@ def test_the_next_one_is_the_first_that_matches(fields: tuple[str, ...], start: 
     assert rule.next_from(found) == found
     near = max(start, found - timedelta(minutes=3))
     seconds = [near.replace(microsecond=0) + timedelta(seconds=step) for step in range(181)]
-    assert not [one for one in seconds if start <= one < found and rule.next_from(one) == one]
+    assert not [second for second in seconds if start <= second < found and rule.next_from(second) == second]
 
 
 # -- beside others --------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def some_expression(dice: random.Random) -> str:
             return f"*/{dice.randint(2, max(2, (most - least) // 2))}"
         if kind < 0.8:
             return f"{first}-{dice.randint(first, most)}"
-        return ",".join(str(one) for one in sorted({dice.randint(least, most) for _ in range(3)}))
+        return ",".join(str(number) for number in sorted({dice.randint(least, most) for _ in range(3)}))
 
     return " ".join(
         "*" if dice.random() < share else numbers(least, most)
@@ -252,7 +252,7 @@ def test_wall_times_are_those_of_cronsim() -> None:
     dice = random.Random(8)
     for _ in range(1200):
         expression, after = some_expression(dice), some_instant(dice)
-        theirs = [one.replace(tzinfo=UTC) for one in islice(CronSim(expression, after.replace(tzinfo=None)), 4)]
+        theirs = [moment.replace(tzinfo=UTC) for moment in islice(CronSim(expression, after.replace(tzinfo=None)), 4)]
         assert ours(expression, "UTC", after, 4) == theirs, (expression, after)
 
 
@@ -274,7 +274,7 @@ def test_instants_around_changes_of_clocks_are_those_of_cronsim_but_for_known_de
         expression, tz = some_expression(dice), dice.choice(ZONES)
         after = near_a_change(dice, tz)
         simulated = CronSim(expression, after.astimezone(ZoneInfo(tz)))
-        seen.update(deviations(expression, tz, after, [one.astimezone(UTC) for one in islice(simulated, 12)]))
+        seen.update(deviations(expression, tz, after, [moment.astimezone(UTC) for moment in islice(simulated, 12)]))
     assert set(seen) == {AT_THE_GAPS_END, BY_ITS_LENGTH, HALF_AN_HOUR, NO_MIDNIGHT}
 
 
@@ -285,9 +285,14 @@ def near_a_change(dice: random.Random, tz: str) -> datetime:
 
 def deviations(expression: str, tz: str, after: datetime, theirs: list[datetime]) -> Iterator[str]:
     """Why the two differ, for each instant that only one of them has."""
-    mine = {one.utc: one for one in Schedule(Cron(expression), tz).between(after + timedelta(seconds=1), theirs[-1])}
+    mine = {
+        occurrence.utc: occurrence
+        for occurrence in Schedule(Cron(expression), tz).between(after + timedelta(seconds=1), theirs[-1])
+    }
     gaps = {
-        one.at.replace(tzinfo=UTC): one for year in (2015, 2016, 2024) for one in PACKAGED.get(tz).transitions(year)
+        change.at.replace(tzinfo=UTC): change
+        for year in (2015, 2016, 2024)
+        for change in PACKAGED.get(tz).transitions(year)
     }
     for utc in sorted(mine.keys() ^ set(theirs[:-1])):
         since = min((utc - gap for gap in gaps if gap <= utc), default=timedelta.max)
@@ -323,8 +328,8 @@ def test_where_croniter_differs(
     *, what: str, expression: str, tz: str, after: str, theirs: list[str], mine: list[str]
 ) -> None:
     since = datetime.fromisoformat(after)
-    assert [f"{one:%dT%H:%M}" for one in of_croniter(expression, tz, since, len(theirs))] == theirs, what
-    assert [f"{one:%dT%H:%M}" for one in ours(expression, tz, since, len(mine))] == mine, what
+    assert [f"{moment:%dT%H:%M}" for moment in of_croniter(expression, tz, since, len(theirs))] == theirs, what
+    assert [f"{moment:%dT%H:%M}" for moment in ours(expression, tz, since, len(mine))] == mine, what
 
 
 def test_a_matcher_is_made_once() -> None:

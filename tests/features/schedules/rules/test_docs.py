@@ -74,7 +74,7 @@ def test_the_table_of_days_on_which_clocks_change() -> None:
 
 
 def shown(schedule: Schedule, begin: datetime, minutes: int) -> list[str]:
-    return [f"{one.local:%H:%M}" for one in schedule.between(begin, begin + timedelta(minutes=minutes))]
+    return [f"{occurrence.local:%H:%M}" for occurrence in schedule.between(begin, begin + timedelta(minutes=minutes))]
 
 
 def told(cell: str) -> list[str]:

@@ -194,7 +194,7 @@ def test_what_is_no_occurrence(data: dict[str, Any]) -> None:
 @settings(PATIENT)
 @given(
     st.timedeltas(timedelta(), timedelta(days=1000)).map(
-        lambda one: timedelta(milliseconds=one // timedelta(milliseconds=1))
+        lambda length: timedelta(milliseconds=length // timedelta(milliseconds=1))
     )
 )
 def test_lengths_are_read_as_they_are_written(value: timedelta) -> None:

@@ -152,7 +152,7 @@ def test_years_of_seconds_are_planned_in_a_moment() -> None:
     decision = schedule.decide(MONDAY, MONDAY + timedelta(days=3650))
     assert stopwatch.perf_counter() - began < 5
     last = MONDAY + timedelta(days=3650)
-    assert [fire.occurrence.utc for fire in decision.fires] == [last - timedelta(seconds=9 - one) for one in range(10)]
+    assert [fire.occurrence.utc for fire in decision.fires] == [last - timedelta(seconds=9 - age) for age in range(10)]
     (drop,) = decision.drops
     assert (drop.count, drop.exact) == (MAX_COUNTED - 9, False)
     assert drop.first.utc == MONDAY + timedelta(seconds=1)
@@ -203,12 +203,15 @@ def test_each_occurrence_is_fired_once_or_explained(
     for outage in outages:
         now += timedelta(seconds=outage)
         decision = schedule.decide(cursor, now)
-        decided += [key for one in keys(unpaused, decision) for key in one]
+        decided += [key for group in keys(unpaused, decision) for key in group]
         coalesced = sum(drop.count for drop in decision.drops if drop.reason is Reason.COALESCED)
         assert sum(fire.coalesced for fire in decision.fires) == coalesced
         cursor = decision.decided or cursor
         assert decision.next is None or decision.next.utc > now
-    wanted = [one.key for one in unpaused.between(begin + timedelta(microseconds=1), now + timedelta(microseconds=1))]
+    wanted = [
+        occurrence.key
+        for occurrence in unpaused.between(begin + timedelta(microseconds=1), now + timedelta(microseconds=1))
+    ]
     assert decided == wanted
 
 
@@ -216,7 +219,9 @@ def keys(unpaused: Schedule, decision: Decision) -> list[list[str]]:
     """What a decision decided, in order, with drops spelled out."""
     parts = [(fire.occurrence.utc, [fire.occurrence.key]) for fire in decision.fires]
     for drop in decision.drops:
-        spelled = [one.key for one in unpaused.between(drop.first.utc, drop.last.utc + timedelta(microseconds=1))]
+        spelled = [
+            occurrence.key for occurrence in unpaused.between(drop.first.utc, drop.last.utc + timedelta(microseconds=1))
+        ]
         assert len(spelled) == drop.count
         parts.append((drop.first.utc, spelled))
     return [part for _, part in sorted(parts)]

@@ -74,7 +74,7 @@ def test_a_rule_that_occurs_is_accepted(rule: str, start: str, first: str) -> No
 
 @settings(PATIENT, max_examples=100)
 @given(
-    start=st.datetimes(datetime(2026, 1, 1), datetime(2026, 3, 1)).map(lambda one: one.replace(microsecond=0)),
+    start=st.datetimes(datetime(2026, 1, 1), datetime(2026, 3, 1)).map(lambda moment: moment.replace(microsecond=0)),
     days=st.sets(st.integers(0, 6), min_size=1),
     position=st.sampled_from([1, 2, -1, -2]),
     first_day=st.integers(0, 6),
@@ -90,7 +90,7 @@ def test_positions_within_a_week_count_from_its_first_day(
     wanted: list[datetime] = []
     monday = start - timedelta(days=(start.weekday() - first_day) % 7)
     while len(wanted) < (count or 5):
-        week = [day for one in range(7) if (day := monday + timedelta(days=one)).weekday() in days]
+        week = [day for offset in range(7) if (day := monday + timedelta(days=offset)).weekday() in days]
         chosen = week[position - 1 if position > 0 else position]
         wanted += [chosen] if chosen >= start else []
         monday += timedelta(weeks=interval)

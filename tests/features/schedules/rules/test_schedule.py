@@ -41,7 +41,7 @@ def at(text: str) -> datetime:
 
 
 def utc(schedule: Schedule, low: str, high: str) -> list[str]:
-    return [f"{one.utc:%Y-%m-%dT%H:%M}" for one in schedule.between(at(low), at(high))]
+    return [f"{occurrence.utc:%Y-%m-%dT%H:%M}" for occurrence in schedule.between(at(low), at(high))]
 
 
 def first(schedule: Schedule, after: str) -> Occurrence:
@@ -105,8 +105,8 @@ def test_the_table_of_the_days_on_which_clocks_change(
     rule: str, options: dict[str, Any], spring: list[str], fall: list[str]
 ) -> None:
     schedule = Schedule(rule, "Europe/Berlin", **options)
-    assert [one[11:] for one in utc(schedule, *SPRING)] == spring
-    assert [one[11:] for one in utc(schedule, *FALL)] == fall
+    assert [moment[11:] for moment in utc(schedule, *SPRING)] == spring
+    assert [moment[11:] for moment in utc(schedule, *FALL)] == fall
 
 
 def test_five_minutes_go_on_through_the_repeated_hour() -> None:
@@ -114,13 +114,15 @@ def test_five_minutes_go_on_through_the_repeated_hour() -> None:
         for change in PACKAGED.get(tz).transitions(2026):
             around = change.at.replace(tzinfo=UTC)
             found = list(Schedule("*/5 * * * *", tz).between(around - timedelta(hours=6), around + timedelta(hours=6)))
-            assert [one.utc for one in found] == [around + timedelta(minutes=5 * step) for step in range(-72, 72)]
-            assert len({one.key for one in found}) == len(found)
+            assert [occurrence.utc for occurrence in found] == [
+                around + timedelta(minutes=5 * step) for step in range(-72, 72)
+            ]
+            assert len({occurrence.key for occurrence in found}) == len(found)
 
 
 def test_an_hourly_recurrence_goes_on_too() -> None:
     schedule = Schedule(RRule("FREQ=HOURLY", "2026-01-01T00:00"), "Europe/Berlin")
-    assert [one[11:] for one in utc(schedule, *FALL)] == ["23:00", "00:00", "01:00", "02:00"]
+    assert [moment[11:] for moment in utc(schedule, *FALL)] == ["23:00", "00:00", "01:00", "02:00"]
 
 
 def test_what_is_moved_or_repeated_says_so() -> None:
@@ -129,17 +131,17 @@ def test_what_is_moved_or_repeated_says_so() -> None:
     assert moved.local.isoformat() == "2026-03-29T03:30:00+02:00"
     assert moved.key == "2026-03-29T02:30:00"
     twice = list(Schedule("30 2 * * *", "Europe/Berlin", fold="both").between(at(FALL[0]), at(FALL[1])))
-    assert [(one.fold, one.key) for one in twice] == [
+    assert [(occurrence.fold, occurrence.key) for occurrence in twice] == [
         ("first", "2026-10-25T02:30:00"),
         ("second", "2026-10-25T02:30:00/2"),
     ]
-    assert {one.nominal for one in twice} == {datetime(2026, 10, 25, 2, 30)}
+    assert {occurrence.nominal for occurrence in twice} == {datetime(2026, 10, 25, 2, 30)}
 
 
 def test_the_day_that_samoa_did_not_have() -> None:
     """There was no 30 December 2011. A daily time is not doubled by it, a date of that day is kept a day later."""
     days = Schedule("0 9 * * *", "Pacific/Apia").between(at("2011-12-28T00:00"), at("2012-01-01T12:00"))
-    assert [one.nominal.day for one in days] == [28, 29, 31, 1]
+    assert [occurrence.nominal.day for occurrence in days] == [28, 29, 31, 1]
     (birthday,) = Schedule(Yearly(12, 30), "Pacific/Apia").between(at("2011-12-01T00:00"), at("2012-02-01T00:00"))
     assert birthday.key == "2011-12-30T09:00:00"
     assert birthday.local.isoformat() == "2011-12-31T09:00:00+14:00"
@@ -197,11 +199,11 @@ def test_what_holds_for_all(rule: Rule, tz: str, gap: str, fold: str, after: dat
     assert found
     assert found[0].utc > after
     assert all(sooner.utc < later.utc for sooner, later in pairwise(found))
-    assert len({one.key for one in found}) == len(found)
-    for one in found:
-        assert Occurrence.from_data(one.to_data()) == one
-        assert one.local.replace(tzinfo=None) == one.nominal + one.shifted
-        assert gap == "shift" or not one.shifted
+    assert len({occurrence.key for occurrence in found}) == len(found)
+    for occurrence in found:
+        assert Occurrence.from_data(occurrence.to_data()) == occurrence
+        assert occurrence.local.replace(tzinfo=None) == occurrence.nominal + occurrence.shifted
+        assert gap == "shift" or not occurrence.shifted
 
 
 # -- start, end, pause, jitter --------------------------------------------------------------------
@@ -227,9 +229,11 @@ def test_a_pause_is_left_out() -> None:
 def test_jitter_is_the_same_everywhere_and_spread_out() -> None:
     schedule = Schedule("0 9 * * *", jitter="10m")
     found = list(schedule.between(at("2026-01-01T00:00"), at("2027-01-01T00:00")))
-    delays = [schedule.run_at(one, "reports") - one.utc for one in found]
-    assert delays == [Schedule.from_data(schedule.to_data()).run_at(one, "reports") - one.utc for one in found]
-    assert delays != [schedule.run_at(one, "others") - one.utc for one in found]
+    delays = [schedule.run_at(occurrence, "reports") - occurrence.utc for occurrence in found]
+    assert delays == [
+        Schedule.from_data(schedule.to_data()).run_at(occurrence, "reports") - occurrence.utc for occurrence in found
+    ]
+    assert delays != [schedule.run_at(occurrence, "others") - occurrence.utc for occurrence in found]
     assert all(timedelta() <= delay < timedelta(minutes=10) for delay in delays)
     assert 30 < sum(delay < timedelta(minutes=2) for delay in delays) < 120
     assert delays[0] == timedelta(seconds=51, microseconds=972318)  # for ever: releases must agree too

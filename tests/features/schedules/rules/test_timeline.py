@@ -100,7 +100,7 @@ def test_any_wall_times_from_any_instant(
     edge = changes[0].at if changes else datetime(year, 1, 1)
     walls = tuple(sorted({edge + zone.offset(edge) + timedelta(seconds=step) for step in steps}))
     floor = edge + timedelta(seconds=after)
-    wanted = [one for one in brute_force(walls, zone, gap, fold) if one[1].utc >= floor]
+    wanted = [step for step in brute_force(walls, zone, gap, fold) if step[1].utc >= floor]
     assert Walk(Listed(walls), zone, gap, fold).next_from(floor) == (wanted[0] if wanted else None)
 
 
@@ -123,7 +123,7 @@ def test_a_rare_rule_is_not_walked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_times_in_a_gap_are_sorted_among_those_after_it() -> None:
     """Clocks skip 02:00 to 03:00, so 02:15 is read as 03:15, which comes after 03:10."""
     day = datetime(2026, 3, 29)
-    walls = tuple(datetime.combine(day, one) for one in (time(2, 15), time(3, 10), time(3, 15)))
+    walls = tuple(datetime.combine(day, clock_time) for clock_time in (time(2, 15), time(3, 10), time(3, 15)))
     found = walk(walls, PACKAGED.get("Europe/Berlin"), "shift", "first")
     assert [(wall.time(), bool(instant.shifted)) for wall, instant in found] == [
         (time(3, 10), False),

@@ -52,8 +52,8 @@ def test_every_change_of_every_zone_is_found(oracle: dict[str, list[Change]]) ->
     assert len(oracle) > 300
     for key, changes in oracle.items():
         zone = PACKAGED.get(key)
-        found = [one for year in range(2000, 2041) for one in zone.transitions(year)]
-        ours = [(one.at, one.before.total_seconds(), one.after.total_seconds()) for one in found]
+        found = [change for year in range(2000, 2041) for change in zone.transitions(year)]
+        ours = [(change.at, change.before.total_seconds(), change.after.total_seconds()) for change in found]
         assert ours == [(at(t), before, after) for t, before, after, _ in changes], key
 
 
@@ -65,9 +65,9 @@ def test_wall_times_around_every_change_under_every_policy(oracle: dict[str, lis
         for _, before, after, walls in changes:
             for wall, instants in walls:
                 for gap, fold in POLICIES:
-                    found = [one.utc for one in zone.resolve(at(wall), gap, fold)]
+                    found = [instant.utc for instant in zone.resolve(at(wall), gap, fold)]
                     wanted = wanted_instants(wall, instants, min(before, after), gap, fold)
-                    assert found == [at(one) for one in wanted], (key, at(wall), gap, fold)
+                    assert found == [at(instant) for instant in wanted], (key, at(wall), gap, fold)
                     checked += 1
     assert checked > 250_000
 
@@ -89,12 +89,12 @@ def test_what_the_expansion_relies_on(oracle: dict[str, list[Change]]) -> None:
 
 def test_the_changes_that_people_get_wrong_are_among_them() -> None:
     lord_howe = PACKAGED.get("Australia/Lord_Howe").transitions(2026)
-    assert [abs(one.after - one.before) for one in lord_howe] == [timedelta(minutes=30)] * 2
+    assert [abs(change.after - change.before) for change in lord_howe] == [timedelta(minutes=30)] * 2
     (_, _, samoa) = PACKAGED.get("Pacific/Apia").transitions(2011)
     assert (samoa.at, samoa.after - samoa.before) == (datetime(2011, 12, 30, 10), timedelta(days=1))
     morocco = PACKAGED.get("Africa/Casablanca").transitions(2025)
-    assert [one.is_fold for one in morocco] == [True, False]  # back before Ramadan, forward after it
-    assert {abs(one.after - one.before) for one in PACKAGED.get("Antarctica/Troll").transitions(2026)} == {
+    assert [change.is_fold for change in morocco] == [True, False]  # back before Ramadan, forward after it
+    assert {abs(change.after - change.before) for change in PACKAGED.get("Antarctica/Troll").transitions(2026)} == {
         timedelta(hours=2)
     }
     (kiritimati,) = PACKAGED.get("Pacific/Kiritimati").transitions(1994)
@@ -116,7 +116,7 @@ def test_a_time_in_a_gap_is_read_with_the_offset_before_it() -> None:
 def test_a_time_in_a_fold_says_which_it_is() -> None:
     berlin = PACKAGED.get("Europe/Berlin")
     found = berlin.resolve(datetime(2026, 10, 25, 2, 30), fold="both")
-    assert [(one.utc, one.fold) for one in found] == [
+    assert [(instant.utc, instant.fold) for instant in found] == [
         (datetime(2026, 10, 25, 0, 30), "first"),
         (datetime(2026, 10, 25, 1, 30), "second"),
     ]
