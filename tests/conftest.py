@@ -34,6 +34,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.fixture(autouse=True)
 def _logging_left_as_found() -> Iterator[None]:
-    """Who sets up structlog, as the command line does, sets it up for the whole process."""
+    """A test that sets up structlog, as the command line does, sets it up for the whole process."""
     yield
     structlog.reset_defaults()

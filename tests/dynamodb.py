@@ -27,7 +27,7 @@ import os, signal, subprocess, sys
 server = subprocess.Popen([sys.executable, "-m", "ministack"], stdin=subprocess.DEVNULL)
 signal.signal(signal.SIGTERM, lambda *_: sys.stdin.close())
 try:
-    sys.stdin.read()  # until the one who started us ends, in whichever way
+    sys.stdin.read()  # until the process that started us ends, in whichever way
 except (OSError, ValueError):
     pass
 server.terminate()

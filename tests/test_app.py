@@ -80,7 +80,7 @@ def test_two_tasks_of_one_name_are_refused_but_a_module_may_be_loaded_again() ->
             module_with_a_task(app, module, function)
 
 
-def test_what_cannot_be_a_task_is_refused() -> None:
+def test_functions_that_cannot_be_tasks_are_refused() -> None:
     app = Mainspring("memory://")
 
     def pages() -> Iterator[int]:
@@ -273,7 +273,7 @@ def test_a_url_that_names_no_store_is_explained(url: Any, error: type[Exception]
         Mainspring(url)
 
 
-def test_what_programs_must_catch_is_importable_from_the_top() -> None:
+def test_public_names_are_importable_from_the_top() -> None:
     names = "ClaimLost InvalidPayload JobFailed JobNotFound SystemHalted StoreUnavailable UnknownTask Worker"
     for name in names.split():
         assert name in mainspring.__all__
@@ -320,7 +320,7 @@ async def test_a_halt_stops_everything_and_keeps_or_refuses_new_jobs() -> None:
 
 
 @pytest.mark.parametrize("queue", [None, "", "*"])
-async def test_what_names_no_queue_pauses_nothing(queue: Any) -> None:
+async def test_an_invalid_queue_name_pauses_nothing(queue: Any) -> None:
     app = Mainspring("memory://")
     with pytest.raises(ConfigurationError, match="is not a name for a queue"):
         await app.pause(queue)
@@ -346,7 +346,7 @@ async def test_a_pause_stops_one_queue_until_its_time_is_over() -> None:
         assert await app.resume("mail")
 
 
-async def test_the_numbers_of_the_system() -> None:
+async def test_stats_count_jobs_and_workers() -> None:
     app = Mainspring("memory://")
 
     @app.task(queue="mail")
@@ -367,7 +367,7 @@ async def test_the_numbers_of_the_system() -> None:
         assert stats.oldest_due == {"mail": kit.time.now()}
 
 
-async def test_time_is_the_stores() -> None:
+async def test_now_is_the_stores_time() -> None:
     app = Mainspring("memory://")
     with manual(app) as kit:
         await kit.time.advance(days=1)

@@ -120,7 +120,7 @@ async def test_one_payload_per_job() -> None:
         await index.enqueue(Doc(id=1), Doc(id=2))  # type: ignore[call-arg]
 
 
-def test_what_cannot_be_in_chunks_is_refused() -> None:
+def test_functions_that_cannot_handle_chunks_are_refused() -> None:
     own = Mainspring("memory://")
 
     def two(docs: list[Doc], more: int) -> None: ...
@@ -156,7 +156,7 @@ def test_what_cannot_be_in_chunks_is_refused() -> None:
     ("size", "wait", "reason"),
     [(0, 1, "between 1 and"), (10_001, 1, "between 1 and"), (1, -1, "between 0 and 20"), (1, 21, "no other worker")],
 )
-def test_what_no_chunk_can_be(size: int, wait: float, reason: str) -> None:
+def test_invalid_chunks_are_refused(size: int, wait: float, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         Chunk(size, wait)
 

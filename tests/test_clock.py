@@ -52,7 +52,7 @@ def test_durations_are_seconds_or_timedeltas(length: timedelta | float, millis: 
 
 
 @pytest.mark.parametrize("length", ["5m", None, float("nan"), float("inf")])
-def test_what_is_no_length_of_time_is_refused(length: Any) -> None:
+def test_invalid_durations_are_refused(length: Any) -> None:
     with pytest.raises(ConfigurationError, match="not a length of time; give a timedelta, or a number of seconds"):
         duration(length)
 
@@ -120,24 +120,20 @@ def test_a_machine_that_slept_has_not_jumped(machine: ManualClock, steady: Stead
     assert steady.departure is None
 
 
-def test_a_clock_that_is_corrected_slowly_while_nobody_looks_has_not_jumped(
-    machine: ManualClock, steady: SteadyClock
-) -> None:
+def test_a_slow_correction_between_two_reads_is_not_a_jump(machine: ManualClock, steady: SteadyClock) -> None:
     machine.advance(timedelta(days=1))
     machine.shift(-43)  # 500 millionths
     assert steady.now() == machine.now()
 
 
-def test_what_another_process_of_the_machine_believes_is_believed_at_once(
-    machine: ManualClock, steady: SteadyClock
-) -> None:
+def test_the_offset_of_another_process_is_accepted_at_once(machine: ManualClock, steady: SteadyClock) -> None:
     machine.shift(3600)
     assert steady.now() == machine.now() - HOUR
     steady.witness = machine.now  # no time has elapsed, so that this is the offset
     assert steady.now() == machine.now()
 
 
-def test_a_process_that_starts_while_the_clock_is_wrong_can_be_told(machine: ManualClock) -> None:
+def test_a_process_that_starts_while_the_clock_is_wrong_can_take_an_offset(machine: ManualClock) -> None:
     before = SteadyClock(machine).reckoning
     machine.advance(5)
     machine.shift(3600)

@@ -151,7 +151,7 @@ async def test_a_result_can_be_set_before_the_end() -> None:
 
 
 @pytest.mark.parametrize("returns", [True, False])
-async def test_a_thread_is_told_to_stop(returns: bool) -> None:
+async def test_a_thread_sees_that_it_is_cancelled(returns: bool) -> None:
     app, running = Mainspring("memory://"), threading.Event()
 
     @app.task()
@@ -239,7 +239,7 @@ async def test_rows_and_completion_are_committed_together(hotel: Hotel) -> None:
     assert_enqueued(hotel.app, clean, args={"room": 8})
 
 
-async def test_in_threads_likewise(hotel: Hotel) -> None:
+async def test_a_thread_commits_rows_and_completion_together(hotel: Hotel) -> None:
     clean = hotel.app.tasks["clean"]
 
     def book(ctx: Context) -> None:
@@ -303,7 +303,7 @@ async def test_a_run_that_lost_its_claim_writes_nothing(hotel: Hotel, kind: str)
     assert (ran.status, ran.job.attempts) == (Status.PENDING, 0)
 
 
-async def test_what_happens_after_the_commit_cannot_undo_it(hotel: Hotel) -> None:
+async def test_errors_after_the_commit_do_not_undo_it(hotel: Hotel) -> None:
     async def book(ctx: Context) -> None:
         async with ctx.transaction() as connection:
             connection.execute(INSERT)

@@ -182,7 +182,7 @@ async def test_progress_goes_up_to_the_number_of_records(source: MemoryStore, ta
     assert all(step.total >= 8 for step in steps)  # it is an estimate
 
 
-async def test_again_after_it_was_done_changes_nothing(source: MemoryStore, target: MemoryStore) -> None:
+async def test_a_copy_that_is_repeated_changes_nothing(source: MemoryStore, target: MemoryStore) -> None:
     ids = await put_many(source, 3)
     await Copy(source, target).run()
     done, held, waiting = await claim(target)
@@ -216,7 +216,7 @@ async def test_the_target_can_be_left_halted(source: MemoryStore, target: Memory
     assert await halted(target) == (COPIER, "copied from memory://source", True)
 
 
-async def test_what_has_expired_is_left_behind(source: MemoryStore, target: MemoryStore, clock: ManualClock) -> None:
+async def test_expired_jobs_are_not_copied(source: MemoryStore, target: MemoryStore, clock: ManualClock) -> None:
     old = await job_in(source, Status.COMPLETED, keep=1000)
     dead = await job_in(source, Status.DEAD_LETTER, keep_dead=5000)
     clock.advance(2)
@@ -292,7 +292,7 @@ async def test_jobs_of_dead_workers_are_taken_over(
 
 
 @pytest.mark.parametrize("was_halted", [False, True])
-async def test_what_does_not_end_in_time_is_left_alone(
+async def test_a_copy_fails_if_a_job_does_not_end_in_time(
     source: MemoryStore, target: MemoryStore, clock: ManualClock, was_halted: bool
 ) -> None:
     await join(source, "w1")
@@ -309,7 +309,7 @@ async def test_what_does_not_end_in_time_is_left_alone(
 # -- what is in the way -----------------------------------------------------------------------------
 
 
-async def test_a_dedupe_key_that_the_target_has_given_away_is_told(source: MemoryStore, target: MemoryStore) -> None:
+async def test_a_dedupe_key_held_in_the_target_is_reported(source: MemoryStore, target: MemoryStore) -> None:
     holder = await put(target, dedupe_key="k")
     loser = await put(source, dedupe_key="k")
     other = await put(source)
@@ -347,7 +347,7 @@ async def test_a_lasting_key_or_pause_of_the_target_stays(
     assert inserted.id == mine
 
 
-async def test_a_job_that_was_changed_in_the_target_is_told(source: MemoryStore, target: MemoryStore) -> None:
+async def test_a_job_changed_in_the_target_is_reported(source: MemoryStore, target: MemoryStore) -> None:
     edited, run = await put_many(source, 2)
     done = False
 
@@ -379,7 +379,7 @@ class Meddler:
             self._tasks.append(asyncio.ensure_future(self._meddle()))
 
 
-async def test_a_job_that_was_cancelled_in_the_source_meanwhile_is_told(
+async def test_a_job_cancelled_in_the_source_meanwhile_is_reported(
     source: MemoryStore, target: MemoryStore, clock: ManualClock
 ) -> None:
     """It was copied before, and would run in the target."""
@@ -393,7 +393,7 @@ async def test_a_job_that_was_cancelled_in_the_source_meanwhile_is_told(
 
 
 @pytest.mark.parametrize("is_long", [False, True])
-async def test_jobs_deleted_from_the_source_meanwhile_are_told_once(
+async def test_jobs_deleted_from_the_source_meanwhile_are_reported_once(
     source: MemoryStore, target: MemoryStore, clock: ManualClock, is_long: bool
 ) -> None:
     """By an operation that began before the copy, or during it."""
@@ -434,7 +434,7 @@ async def test_a_source_that_was_resumed_meanwhile_is_not_believed(
     assert (await Copy(source, target).run()).done
 
 
-async def test_a_job_that_ran_in_the_source_meanwhile_is_told(
+async def test_a_job_that_ran_in_the_source_meanwhile_is_reported(
     source: MemoryStore, target: MemoryStore, clock: ManualClock
 ) -> None:
     await put(source)
@@ -449,7 +449,7 @@ async def test_a_job_that_ran_in_the_source_meanwhile_is_told(
     assert await claim(target) == []
 
 
-async def test_a_ledger_that_goes_on_is_no_obstacle(
+async def test_a_copy_completes_while_the_ledger_grows(
     source: MemoryStore, target: MemoryStore, clock: ManualClock
 ) -> None:
     """A scheduler of the source writes down that it did not fire."""
@@ -484,9 +484,7 @@ async def test_jobs_that_come_late_are_copied_too(source: MemoryStore, target: M
 # -- halts of others --------------------------------------------------------------------------------
 
 
-async def test_a_halt_of_the_source_is_no_obstacle(
-    source: MemoryStore, target: MemoryStore, clock: ManualClock
-) -> None:
+async def test_a_halted_source_can_be_copied(source: MemoryStore, target: MemoryStore, clock: ManualClock) -> None:
     await put(source)
     await source.halt(a_halt(clock))
     report = await Copy(source, target).run()
@@ -564,7 +562,7 @@ class Interrupted(BaseException):
 
 
 class Fragile:
-    """A store that fails at one of its calls: before it, or after it when nobody heard of it."""
+    """A store that fails at one of its calls: before it, or after it with the answer lost."""
 
     def __init__(self, store: Store, count: Callable[[], None]) -> None:
         self._store = store
@@ -613,7 +611,7 @@ async def test_interrupted_at_any_moment_it_is_simply_run_again(clock: ManualClo
         await put(target, queue="other")
         done = await attempt(source, target, moment) is not None
         if not done and await halted(target) is None and await halted(source) is not None:
-            assert await claim(source) == []  # nobody runs them twice
+            assert await claim(source) == []  # they do not run twice
         assert (await Copy(source, target).run()).done
         assert await halted(source) == COPIED
         assert await halted(target) is None
@@ -660,7 +658,7 @@ async def test_a_store_that_is_away_for_a_moment_is_asked_again(source: MemorySt
     assert report.done
 
 
-async def test_a_full_target_is_told_at_once(source: MemoryStore, target: MemoryStore) -> None:
+async def test_a_full_target_raises_at_once(source: MemoryStore, target: MemoryStore) -> None:
     await put_many(source, 5)
     with pytest.raises(StoreFull):
         await Copy(source, Unreachable(target, StoreFull())).run()

@@ -123,7 +123,7 @@ async def test_the_worker_retries_by_the_policy_of_the_queue() -> None:
     assert waits == {"default": 1000, "media": 7}
 
 
-def test_what_cannot_be_a_default_is_refused_and_explained() -> None:
+def test_invalid_defaults_are_refused_with_the_reason() -> None:
     with pytest.raises(ConfigurationError, match=r"retry must be a Retry\(…\), not 5"):
         new_app(retry=5)
     with pytest.raises(ConfigurationError, match="timeout is -1"):

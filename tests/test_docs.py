@@ -90,7 +90,7 @@ def map_under(heading: str) -> list[set[str]]:
 
 
 @pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")], ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_to_existing_files(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+?)\)", page.read_text("utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -76,7 +76,7 @@ class Ear:
 # -- each event, with its fields ------------------------------------------------------------------
 
 
-async def test_a_job_that_completes() -> None:
+async def test_a_completed_job_emits_its_events() -> None:
     app = Mainspring("memory://")
     ear = Ear(app)
 
@@ -99,7 +99,7 @@ async def test_a_job_that_completes() -> None:
         assert (ear.one(WorkerStopped).worker, ear.one(WorkerStopped).released) == (completed.worker, 0)
 
 
-async def test_a_job_that_is_due_at_once_and_its_duplicate() -> None:
+async def test_a_job_that_is_due_at_once_and_its_duplicate_emit_events() -> None:
     app = Mainspring("memory://")
     ear = Ear(app)
 
@@ -116,7 +116,7 @@ async def test_a_job_that_is_due_at_once_and_its_duplicate() -> None:
     assert (duplicate.job_id, duplicate.dedupe_key) == (first.id, "a")
 
 
-async def test_a_job_that_fails_until_it_is_given_up() -> None:
+async def test_a_job_that_fails_until_it_is_given_up_emits_each_failure() -> None:
     app = Mainspring("memory://")
     ear = Ear(app)
 
@@ -145,7 +145,9 @@ async def test_a_job_that_fails_until_it_is_given_up() -> None:
         (Discard("no address"), JobDeadLettered, {"reason": "no address", "attempt": 1}),
     ],
 )
-async def test_a_job_whose_handler_has_a_wish(wish: Exception, kind: type[Event], fields: dict[str, Any]) -> None:
+async def test_snooze_cancel_and_discard_emit_events(
+    wish: Exception, kind: type[Event], fields: dict[str, Any]
+) -> None:
     app = Mainspring("memory://")
     ear = Ear(app)
 
@@ -161,7 +163,7 @@ async def test_a_job_whose_handler_has_a_wish(wish: Exception, kind: type[Event]
     assert {name: getattr(event, name) for name in fields} == fields
 
 
-async def test_a_job_that_takes_too_long() -> None:
+async def test_a_job_that_takes_too_long_emits_its_timeout() -> None:
     app = Mainspring("memory://")
     ear = Ear(app)
 
@@ -189,7 +191,7 @@ async def test_a_timeout_of_the_handlers_own_is_an_error() -> None:
     assert ear.one(JobRetrying).reason == "error"
 
 
-async def test_a_job_that_no_worker_here_knows() -> None:
+async def test_a_job_of_an_unknown_task_emits_task_unknown() -> None:
     new, old = Mainspring("memory://"), Mainspring("memory://")
     ear = Ear(old)
 
@@ -204,7 +206,7 @@ async def test_a_job_that_no_worker_here_knows() -> None:
     assert (event.task, event.queue, event.due) == ("invented", "default", 1)
 
 
-async def test_a_job_that_is_cancelled_by_hand() -> None:
+async def test_a_job_cancelled_by_hand_emits_an_event() -> None:
     app = Mainspring("memory://")
     ear = Ear(app)
 
@@ -224,7 +226,7 @@ async def test_a_job_that_is_cancelled_by_hand() -> None:
     ]  # fmt: skip
 
 
-async def test_progress_is_told_when_it_is_written() -> None:
+async def test_progress_emits_an_event_once_it_is_written() -> None:
     app = Mainspring("memory://")
     ear = Ear(app)
 
@@ -240,7 +242,7 @@ async def test_progress_is_told_when_it_is_written() -> None:
     assert (progressed.fraction, progressed.note, progressed.attempt) == (0.5, "half", 1)
 
 
-async def test_halts_and_pauses() -> None:
+async def test_halts_and_pauses_emit_events() -> None:
     app = Mainspring("memory://")
     ear = Ear(app)
     async with manual(app):
@@ -274,7 +276,7 @@ async def taken_over(app: Mainspring, clock: ManualClock, seconds: float, ear: E
     return event
 
 
-async def test_a_job_whose_worker_died() -> None:
+async def test_a_takeover_of_a_dead_workers_job_emits_events() -> None:
     clock = ManualClock()
     app = Mainspring(MemoryStore(clock=clock, lease=30))
     ear = Ear(app)
@@ -289,7 +291,7 @@ async def test_a_job_whose_worker_died() -> None:
     assert event.failure.type == "WorkerCrashed"
 
 
-async def test_a_job_that_stalled() -> None:
+async def test_a_takeover_of_a_stalled_job_emits_events() -> None:
     clock = ManualClock()
     app = Mainspring(MemoryStore(clock=clock, lease=3600, stall_grace=1000))
     ear = Ear(app)
@@ -362,7 +364,7 @@ async def test_an_event_comes_after_the_store_has_it() -> None:
     assert statuses == [Status.PENDING, Status.COMPLETED]
 
 
-async def test_a_run_that_lost_its_claim_has_nothing_to_tell() -> None:
+async def test_a_run_that_lost_its_claim_emits_no_end() -> None:
     app = Mainspring("memory://")
     ear = Ear(app)
 
@@ -376,7 +378,7 @@ async def test_a_run_that_lost_its_claim_has_nothing_to_tell() -> None:
     assert ear.about_jobs() == ["JobCreated", "JobStarted"]
 
 
-async def test_follow_ups_are_told_when_their_parents_end_is_written() -> None:
+async def test_follow_ups_emit_job_created_once_their_parents_end_is_written() -> None:
     app = Mainspring("memory://")
     ear = Ear(app)
 
@@ -401,7 +403,7 @@ async def test_follow_ups_are_told_when_their_parents_end_is_written() -> None:
     assert ear.about_jobs()[-3:] == ["JobCompleted", "JobCreated", "JobCreated"]
 
 
-async def test_follow_ups_of_a_run_that_lost_its_claim_are_not_told() -> None:
+async def test_follow_ups_of_a_run_that_lost_its_claim_emit_nothing() -> None:
     app = Mainspring("memory://")
     ear = Ear(app)
 
@@ -416,7 +418,7 @@ async def test_follow_ups_of_a_run_that_lost_its_claim_are_not_told() -> None:
     assert len(ear.all(JobCreated)) == 1
 
 
-async def test_of_follow_ups_of_a_transaction_those_that_it_committed_are_told(tmp_path: Path) -> None:
+async def test_only_committed_follow_ups_of_a_transaction_emit_job_created(tmp_path: Path) -> None:
     app = Mainspring("memory://")
     heard: list[str] = []
 
@@ -429,7 +431,7 @@ async def test_of_follow_ups_of_a_transaction_those_that_it_committed_are_told(t
             ctx.follow_up(invoice.using(delay=60).prepare())
         ctx.follow_up(invoice.prepare())  # the job has ended: too late
 
-    @app.on(JobCreated)  # and nobody hears of successes
+    @app.on(JobCreated)  # and nothing subscribes to successes
     async def hear(event: JobCreated) -> None:
         heard.append(event.job_id)
 
@@ -441,7 +443,7 @@ async def test_of_follow_ups_of_a_transaction_those_that_it_committed_are_told(t
     assert len(heard) == 2
 
 
-async def test_a_job_in_the_callers_transaction_is_not_told_before_it_is_there(tmp_path: Path) -> None:
+async def test_a_job_in_the_callers_transaction_emits_no_job_created(tmp_path: Path) -> None:
     app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
     ear = Ear(app)
 
@@ -495,7 +497,7 @@ async def test_subscribers_of_every_kind_hear_it_once() -> None:
     await app.close()
 
 
-async def test_plain_subscribers_run_in_one_thread_in_order_and_hold_nobody_up() -> None:
+async def test_plain_subscribers_run_in_order_in_one_thread_and_block_nothing() -> None:
     app = Mainspring("memory://")
     gate, numbers, threads = threading.Event(), list[str](), set[int]()
 
@@ -546,7 +548,7 @@ async def test_a_subscriber_that_fails_harms_nothing(caplog: pytest.LogCaptureFi
     await app.close()
 
 
-async def test_what_nobody_wants_is_not_made() -> None:
+async def test_events_without_subscribers_are_not_created() -> None:
     bus = Bus()
     assert not bus.wants(JobCreated)
 

@@ -54,7 +54,7 @@ def join(app: Mainspring) -> None:
 # -- on every store -------------------------------------------------------------------------------
 
 
-def test_with_nothing_to_do_all_is_well(app: Mainspring) -> None:
+def test_an_empty_store_is_healthy(app: Mainspring) -> None:
     health = app.run(app.health())
     assert (health.state, health.problems, health.reachable) == (State.OK, (), True)
     assert (health.workers, health.oldest_due, health.halted) == (0, None, False)
@@ -63,7 +63,7 @@ def test_with_nothing_to_do_all_is_well(app: Mainspring) -> None:
     assert app.run(app.health()) == health
 
 
-def test_due_jobs_that_no_worker_takes(app: Mainspring) -> None:
+def test_due_jobs_that_no_worker_takes_degrade_health(app: Mainspring) -> None:
     send(app).using(delay=60).enqueue_sync()
     assert app.run(app.health()).state is State.OK
     send(app).enqueue_sync()
@@ -74,7 +74,7 @@ def test_due_jobs_that_no_worker_takes(app: Mainspring) -> None:
     assert (health.oldest_due, health.oldest_in) == (app.now(), "mail")
 
 
-def test_due_jobs_whose_task_no_live_worker_knows(app: Mainspring) -> None:
+def test_due_jobs_of_tasks_that_no_worker_knows_degrade_health(app: Mainspring) -> None:
     app.run(app.store.join(replace(member(), tasks=("other",)), lambda _: None))
     send(app).using(delay=60).enqueue_sync()
     assert app.run(app.health()).state is State.OK
@@ -93,14 +93,14 @@ def test_due_jobs_whose_task_no_live_worker_knows(app: Mainspring) -> None:
     assert len(app.run(app.health()).problems) == 1
 
 
-def test_a_worker_of_another_queue_is_no_help(app: Mainspring) -> None:
+def test_a_worker_of_another_queue_does_not_make_a_task_known(app: Mainspring) -> None:
     app.run(app.store.join(replace(member(), tasks=("other",)), lambda _: None))
     app.run(app.store.join(replace(member("new"), queues=("sms",), tasks=(send(app).name,)), lambda _: None))
     send(app).enqueue_sync()
     assert [task.task for task in app.run(app.health()).unknown_tasks] == [send(app).name]
 
 
-def test_due_jobs_that_wait_too_long_although_somebody_takes_them(app: Mainspring, clock: ManualClock) -> None:
+def test_due_jobs_beyond_max_lateness_degrade_health(app: Mainspring, clock: ManualClock) -> None:
     join(app)
     send(app).enqueue_sync()
     clock.advance(20)
@@ -111,7 +111,7 @@ def test_due_jobs_that_wait_too_long_although_somebody_takes_them(app: Mainsprin
     assert health.problems == ("the oldest job of queue mail has been due for 20 s",)
 
 
-def test_what_somebody_halted_is_no_problem(app: Mainspring) -> None:
+def test_halted_and_paused_queues_are_healthy(app: Mainspring) -> None:
     send(app).enqueue_sync()
     app.run(app.pause("mail"))
     assert (app.run(app.health()).state, app.run(app.health()).halted) == (State.OK, False)
@@ -124,7 +124,7 @@ def test_what_somebody_halted_is_no_problem(app: Mainspring) -> None:
 # -- what a report is made of ---------------------------------------------------------------------
 
 
-def test_the_dead_do_not_count_and_the_deaf_do(clock: ManualClock) -> None:
+def test_dead_workers_do_not_count_and_polling_ones_do(clock: ManualClock) -> None:
     now = Mainspring("memory://", clock=clock).now()
     dead, deaf = WorkerInfo("a", "h", 1, ("*",), alive=False), WorkerInfo("b", "h", 2, ("mail",), polling=True)
     health = judge(Stats([], {}, {"mail": now, "video": now}, [dead, deaf], []), now, "memory://")
@@ -132,7 +132,7 @@ def test_the_dead_do_not_count_and_the_deaf_do(clock: ManualClock) -> None:
     assert health.problems[-1] == "workers are not notified of new jobs and poll for them: b"
 
 
-async def test_a_service_that_throttles_is_told_once(clock: ManualClock) -> None:
+async def test_throttling_emits_one_event_and_degrades_health(clock: ManualClock) -> None:
     app = Mainspring("memory://", clock=clock)
     events = record(app, StoreThrottled, ThrottlingOver)
     calm, strained = {"throttling": 0.0, "throttled": 7, "calls": 9000}, {"throttling": 1.0, "throttled": 7, "calls": 9}
@@ -168,7 +168,7 @@ def store() -> SilentStore:
     return SilentStore()
 
 
-async def test_since_when_and_why(store: SilentStore) -> None:
+async def test_an_unreachable_store_is_reported_with_its_time_and_error(store: SilentStore) -> None:
     app = Mainspring(store)
     events = record(app, StoreLost, StoreBack)
     store.silence = StoreUnavailable("the database cannot be reached")
@@ -193,7 +193,7 @@ async def test_since_when_and_why(store: SilentStore) -> None:
     await app.close()
 
 
-async def test_one_that_says_nothing_is_not_waited_for(store: SilentStore) -> None:
+async def test_a_store_that_does_not_answer_is_not_waited_for(store: SilentStore) -> None:
     app = Mainspring(store)
     store.silence = 3600.0
     began = time.monotonic()
@@ -209,7 +209,7 @@ async def test_one_that_says_nothing_is_not_waited_for(store: SilentStore) -> No
     await app.close()
 
 
-async def test_whatever_goes_wrong_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_any_error_makes_health_down(monkeypatch: pytest.MonkeyPatch) -> None:
     app = Mainspring("memory://")
 
     async def stats() -> Stats:
@@ -220,7 +220,7 @@ async def test_whatever_goes_wrong_is_the_answer(monkeypatch: pytest.MonkeyPatch
     await app.close()
 
 
-async def test_a_file_that_is_no_longer_there(tmp_path: Path) -> None:
+async def test_health_is_down_if_the_file_has_vanished(tmp_path: Path) -> None:
     app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
     await send(app).enqueue()
     (tmp_path / "jobs.db").rename(tmp_path / "elsewhere.db")
@@ -231,7 +231,7 @@ async def test_a_file_that_is_no_longer_there(tmp_path: Path) -> None:
     await app.close()
 
 
-async def test_a_process_that_keeps_the_file_locked(tmp_path: Path) -> None:
+async def test_health_is_down_while_the_file_stays_locked(tmp_path: Path) -> None:
     """As one does that was stopped in the middle of a commit."""
     app = Mainspring(f"sqlite:///{tmp_path}/jobs.db")
     assert (await app.health()).state is State.OK

@@ -1,4 +1,4 @@
-"""Input that nobody means: it is refused with a documented error, or kept so that everything can still be read."""
+"""Unreasonable input is refused with a documented error, or kept so that everything can still be read."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_an_option_that_cannot_be_kept_is_refused_before_anything_is_enqueued(op
         lambda: Filter(payload={"a": "\0"}),
     ],
 )
-def test_what_cannot_be_kept_or_looked_for_is_refused(make: Callable[[], object]) -> None:
+def test_values_that_cannot_be_stored_or_searched_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(ConfigurationError) as refused:
         make()
     assert len(str(refused.value)) < 500
@@ -225,7 +225,7 @@ async def test_progress_is_a_number_and_its_note_can_be_shown() -> None:
 @pytest.mark.parametrize(
     "value", [None, {"a": None, "b": [1.5, "NaN"]}, nested(MAX_LEVELS - 5), 10**4200, "7" * 50_000, [{"a": [1]}] * 500]
 )
-async def test_what_json_can_carry_comes_back(value: Any) -> None:
+async def test_json_values_come_back_unchanged(value: Any) -> None:
     app, work = an_app()
     handle = await work.enqueue(value)
     assert (await app.jobs.get(handle.id)).payload == {"data": value}

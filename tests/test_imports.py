@@ -128,7 +128,7 @@ def test_a_command_imports_neither_other_commands_nor_what_it_does_not_use(shop:
     assert len(found & COMMANDS) <= 1 or line.startswith("schedules")  # these share options with other commands
 
 
-def test_what_is_imported_late_is_found_all_the_same() -> None:
+def test_lazily_imported_names_can_be_imported() -> None:
     program = f"from mainspring import {', '.join(mainspring.LAZY)}\nfrom mainspring import *"
     assert imported_by(program) >= set(mainspring.LAZY.values())
 

@@ -105,7 +105,7 @@ def test_a_priority_is_parsed_from_its_name(value: Priority | str) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "higher", "1", 7, None])
-def test_what_is_no_priority_is_refused_with_the_choice(value: object) -> None:
+def test_an_unknown_priority_is_refused_with_the_choices(value: object) -> None:
     with pytest.raises(ValueError, match="urgent, high, normal, low"):
         Priority.parse(value)  # type: ignore[arg-type]
 

@@ -195,7 +195,7 @@ async def test_a_waiting_job_is_edited(kit: Kit) -> None:
     assert (job.payload, job.priority, job.queue) == ({"text": "y"}, Priority.LOW, "sms")
 
 
-async def test_what_has_ended_is_edited_when_it_waits_again(kit: Kit) -> None:
+async def test_a_finished_job_is_edited_after_a_retry_in_a_paused_queue(kit: Kit) -> None:
     job_id = await dead_letter(kit)
     with pytest.raises(IllegalMove, match=r"by edit; only waiting jobs .* pause its queue and retry it first"):
         await app.jobs.edit(job_id, payload={"text": "good"})
@@ -279,10 +279,10 @@ async def test_many_pages_are_one_operation(kit: Kit, monkeypatch: pytest.Monkey
     assert (entry.actor, entry.action, entry.reason, entry.count) == ("ana", "cancel", "all of it", 5)
 
 
-# -- who did it -----------------------------------------------------------------------------------
+# -- the audit log --------------------------------------------------------------------------------
 
 
-async def test_each_change_is_in_the_audit_log_with_who_and_why(kit: Kit) -> None:
+async def test_each_change_is_in_the_audit_log_with_actor_and_reason(kit: Kit) -> None:
     handle = await write.using(delay=60).enqueue("x")
     await app.jobs.edit(handle.id, priority="low", reason="not so urgent")
     await app.jobs.reschedule(handle.id, delay=5, actor="bob")

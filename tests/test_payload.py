@@ -187,7 +187,9 @@ def test_a_bad_model_is_refused(order: Any) -> None:
         ((7,), {"room": 7}, "multiple values for argument 'room'"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_says_why(args: tuple[Any, ...], kwargs: dict[str, Any], said: str) -> None:
+def test_invalid_arguments_are_refused_with_the_reason(
+    args: tuple[Any, ...], kwargs: dict[str, Any], said: str
+) -> None:
     def work(room: int, price: float = 0.0, beds: list[int] = [], raw: bytes = b"") -> None: ...  # noqa: B006
 
     with pytest.raises(InvalidPayload, match=f"task 'work'.*{said}"):

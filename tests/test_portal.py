@@ -69,7 +69,7 @@ def test_the_callers_context_goes_along() -> None:
     portal.close()
 
 
-def test_after_closing_it_opens_again() -> None:
+def test_a_closed_portal_opens_again() -> None:
     portal = Portal()
     assert portal.run(answer(1)) == 1
     portal.close()
@@ -78,7 +78,7 @@ def test_after_closing_it_opens_again() -> None:
     portal.close()
 
 
-def test_closing_lets_nobody_wait_for_ever() -> None:
+def test_closing_cancels_waiting_callers() -> None:
     portal, begun = Portal(), threading.Event()
     outcome: list[BaseException] = []
 
@@ -111,7 +111,7 @@ def test_it_does_not_wait_for_itself() -> None:
     portal.close()
 
 
-def test_a_coroutine_that_subscribes_on_the_portals_loop_is_told_to_await(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_synchronous_call_on_the_portals_loop_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     """It used to hang, and with it every synchronous caller of the application."""
     app = Mainspring("memory://")
 
@@ -158,7 +158,7 @@ def test_a_child_forked_inside_a_running_loop_has_its_own() -> None:
     portal.close()
 
 
-def test_what_never_waits_can_run_in_this_very_thread() -> None:
+def test_a_coroutine_that_never_waits_can_run_in_the_calling_thread() -> None:
     async def at_once() -> int:
         return threading.get_ident()
 

@@ -63,7 +63,7 @@ def test_a_function_may_return_a_timedelta() -> None:
     assert Retry.by(lambda _attempt, _error: timedelta(seconds=2)).delay(1, ERROR) == 2000
 
 
-def test_a_delay_of_nothing_is_no_giving_up() -> None:
+def test_a_delay_of_zero_does_not_give_up() -> None:
     assert Retry.by(lambda _attempt, _error: 0).delay(1, ERROR) == 0
     assert Retry.fixed(0).delay(1, ERROR) == 0
 
@@ -109,7 +109,7 @@ def test_no_delay_exceeds_the_cap_however_many_attempts(
 # -- which errors ---------------------------------------------------------------------------------
 
 
-def test_any_error_is_retried_unless_told_otherwise() -> None:
+def test_any_error_is_retried_by_default() -> None:
     assert Retry().allows(ERROR)
 
 

@@ -124,7 +124,7 @@ async def test_every_way_to_enqueue_makes_the_same_job(kit: Kit) -> None:
     assert len(kit.jobs()) == 7
 
 
-async def test_an_option_among_the_arguments_is_told_where_it_belongs(kit: Kit) -> None:
+async def test_an_option_among_the_arguments_is_refused_with_a_hint(kit: Kit) -> None:
     with pytest.raises(InvalidPayload, match=r"delay: Extra inputs .* write using\(delay=…\).enqueue\(…\)"):
         await welcome.enqueue(guest="ana", delay=5)  # type: ignore[call-arg]
     with pytest.raises(InvalidPayload, match=r"keyword argument 'run_at'; .* write using\(run_at=…\).enqueue\(…\)"):
@@ -173,7 +173,7 @@ async def test_one_invalid_item_keeps_all_jobs_of_the_call_from_being_enqueued(k
     assert kit.jobs() == []
 
 
-async def test_payloads_that_are_no_objects_are_refused(kit: Kit) -> None:
+async def test_payloads_that_are_not_objects_are_refused(kit: Kit) -> None:
     with pytest.raises(InvalidPayload, match="as a mapping of its arguments or as a model, not 7"):
         await welcome.enqueue_many([7])  # type: ignore[list-item]
 
@@ -426,7 +426,7 @@ async def test_a_job_is_enqueued_with_the_callers_rows_or_not_at_all(hotel: Hote
         connection.execute("INSERT INTO rooms VALUES (?)", (number,))
         handle = await prepare_room.using(connection=connection).enqueue(room=number)
         assert handle.created
-        assert await own.jobs.count() == 0  # nobody else sees it yet
+        assert await own.jobs.count() == 0  # other connections do not see it yet
         end()
     assert [job.payload for job in (await own.jobs.find()).jobs] == [{"room": 2}]
     assert [row["number"] for row in connection.execute("SELECT number FROM rooms")] == [2]
@@ -448,7 +448,7 @@ async def test_every_way_to_enqueue_takes_a_connection(hotel: Hotel) -> None:
     assert await own.jobs.count() == 4
 
 
-async def test_on_a_connection_that_commits_by_itself_the_job_is_there_at_once(hotel: Hotel) -> None:
+async def test_a_job_on_an_autocommit_connection_is_there_at_once(hotel: Hotel) -> None:
     own, prepare_room, path = hotel
     connection = sqlite3.connect(path, isolation_level=None)
     await prepare_room.using(connection=connection).enqueue(room=1)
@@ -460,7 +460,7 @@ async def test_on_a_connection_that_commits_by_itself_the_job_is_there_at_once(h
     assert await own.jobs.count() == 1
 
 
-async def test_a_duplicate_in_a_transaction_is_found_whoever_enqueued_the_first(hotel: Hotel) -> None:
+async def test_a_duplicate_in_a_transaction_finds_a_job_enqueued_outside_it(hotel: Hotel) -> None:
     _, prepare_room, path = hotel
     first = await prepare_room.using(dedupe_key="a").enqueue(room=1)
     connection = sqlite3.connect(path)

@@ -42,7 +42,7 @@ def timers_of(app: Mainspring, *timers: Timer) -> Timers:
     return Timers(app.runtime.services, features)
 
 
-async def test_what_was_due_by_a_clock_that_has_gone_back_is_not_fired() -> None:
+async def test_documents_due_by_a_clock_that_went_back_do_not_fire() -> None:
     clock = ManualClock()
     app = Mainspring(MemoryStore(clock=clock))
     timers = timers_of(app, bell := Bell(app))
@@ -111,7 +111,9 @@ async def test_a_timer_that_is_always_busy_does_not_hold_the_others_up() -> None
         (60, ["bells 10", "bells 10", "bells 5", "chimes 1"]),
     ],
 )
-async def test_timers_take_turns(monkeypatch: pytest.MonkeyPatch, turn: float, order: list[str]) -> None:
+async def test_timers_take_turns_of_limited_length(
+    monkeypatch: pytest.MonkeyPatch, turn: float, order: list[str]
+) -> None:
     monkeypatch.setattr("mainspring.timers.TURN_SECONDS", turn)
     clock = ManualClock()
     app, heard = Mainspring(MemoryStore(clock=clock)), list[str]()

@@ -56,26 +56,26 @@ async def suspend(kit: Kit, **fields: object) -> str:
     return job_id
 
 
-async def test_a_job_for_later(kit: Kit) -> None:
+async def test_why_explains_a_job_for_later(kit: Kit) -> None:
     answer = await why(kit, await put(kit, delay=timedelta(days=3)))
     assert str(answer) == "It is scheduled for later: due 2026-05-04 12:00:00 UTC (in 3 d)."
     assert answer.reasons[0].until == NOON + timedelta(days=3)
 
 
-async def test_a_job_that_was_put_off(kit: Kit) -> None:
+async def test_why_explains_a_snooze(kit: Kit) -> None:
     job = await put(kit, "later")
     await kit.drain()
     assert str(await why(kit, job)) == "It was put off until 2026-05-01 12:01:00 UTC (in 1 min): asked for it."
 
 
-async def test_a_job_that_was_put_off_and_then_moved_by_hand(kit: Kit) -> None:
+async def test_why_explains_a_snoozed_job_that_was_rescheduled_by_hand(kit: Kit) -> None:
     job = await put(kit, "later")
     await kit.drain()
     await kit.app.jobs.reschedule(job, delay=3600)
     assert str(await why(kit, job)) == "It is scheduled for later: due 2026-05-01 13:00:00 UTC (in 1 h)."
 
 
-async def test_a_job_that_waits_for_its_retry(kit: Kit) -> None:
+async def test_why_explains_a_retry(kit: Kit) -> None:
     job = await put(kit, "bad")
     await kit.drain()
     answer = await why(kit, job)
@@ -84,7 +84,7 @@ async def test_a_job_that_waits_for_its_retry(kit: Kit) -> None:
     assert "(in 10 min)" in str(answer)
 
 
-async def test_several_reasons_the_decisive_first(kit: Kit) -> None:
+async def test_why_gives_the_decisive_reason_first(kit: Kit) -> None:
     later, now = await put(kit, delay=60), await put(kit)
     await kit.app.pause("mail", "template is wrong", until=NOON + timedelta(hours=1), actor="ana")
     await kit.app.halt("maintenance", actor="ops")
@@ -102,12 +102,12 @@ async def test_several_reasons_the_decisive_first(kit: Kit) -> None:
     assert nobody == "No worker is alive to take it from queue 'mail'."
 
 
-async def test_no_worker_takes_from_its_queue(kit: Kit) -> None:
+async def test_why_explains_a_queue_without_workers(kit: Kit) -> None:
     answer = await why(kit, await put(kit, queue="reports"))
     assert str(answer) == "No live worker takes from its queue 'reports'; there are 1, for mail."
 
 
-async def test_no_worker_of_its_queue_knows_its_task(kit: Kit) -> None:
+async def test_why_explains_a_task_that_no_worker_knows(kit: Kit) -> None:
     await kit.store.insert([job := NewJob("0190b2c4-0000-7000-8000-000000000001", "missing", "{}", queue="mail")])
     answer = await why(kit, job.id)
     assert causes(answer) == [Cause.UNKNOWN_TASK]
@@ -116,7 +116,7 @@ async def test_no_worker_of_its_queue_knows_its_task(kit: Kit) -> None:
     assert causes(await why(kit, job.id)) == [Cause.TURN]
 
 
-async def test_nothing_is_in_its_way_but_others(kit: Kit) -> None:
+async def test_why_explains_a_wait_for_other_jobs_of_the_queue(kit: Kit) -> None:
     jobs = [await put(kit) for _ in range(3)]
     kit.clock.advance(timedelta(seconds=90))
     assert str(await why(kit, jobs[2])) == (
@@ -125,7 +125,7 @@ async def test_nothing_is_in_its_way_but_others(kit: Kit) -> None:
     )
 
 
-async def test_a_suspect(kit: Kit) -> None:
+async def test_why_explains_a_suspect(kit: Kit) -> None:
     job = await put(kit)
     [claim] = (await kit.store.claim("w1", [Want("mail", 1)])).jobs
     await kit.store.ack([Outcome(claim.id, claim.token, Move.CRASH)])
@@ -134,7 +134,7 @@ async def test_a_suspect(kit: Kit) -> None:
     assert str(answer).startswith("Its worker died once while it ran, so it runs alone")
 
 
-async def test_a_job_that_sleeps(kit: Kit) -> None:
+async def test_why_explains_a_sleep(kit: Kit) -> None:
     job = await suspend(kit, delay=3_600_000, steps=(Step("prepare", 1),))
     kit.clock.advance(timedelta(minutes=20))
     answer = await why(kit, job)
@@ -147,7 +147,7 @@ async def test_a_job_that_sleeps(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("timeout", [timedelta(hours=2), None])
-async def test_a_job_that_waits_for_a_signal(kit: Kit, timeout: timedelta | None) -> None:
+async def test_why_explains_a_wait_for_a_signal(kit: Kit, timeout: timedelta | None) -> None:
     @kit.app.task(queue="mail", name="other")
     async def no_show(ctx: Context) -> None:
         await ctx.step("call", str)
@@ -166,7 +166,7 @@ async def test_a_job_that_waits_for_a_signal(kit: Kit, timeout: timedelta | None
     assert answer.reasons[0].until == (NOON + timeout if timeout else None)
 
 
-async def test_a_wait_is_since_it_began(kit: Kit) -> None:
+async def test_why_says_since_when_a_job_waits(kit: Kit) -> None:
     @kit.app.task(queue="mail", name="other")
     async def no_show(ctx: Context) -> None:
         await ctx.sleep(60)
@@ -180,7 +180,7 @@ async def test_a_wait_is_since_it_began(kit: Kit) -> None:
     assert (await why(kit, job.id)).reasons[0].since == NOON + timedelta(seconds=60)
 
 
-async def test_a_job_that_waits_for_another(kit: Kit) -> None:
+async def test_why_explains_a_wait_for_another_job(kit: Kit) -> None:
     first = await put(kit, delay=600)
     second = await put(kit, after=[first])
     answer = await why(kit, second)
@@ -189,7 +189,7 @@ async def test_a_job_that_waits_for_another(kit: Kit) -> None:
     assert f"the end of job {first} (task 'welcome', pending)" in str(answer)
 
 
-async def test_a_job_that_a_limit_blocks(kit: Kit) -> None:
+async def test_why_explains_a_limit(kit: Kit) -> None:
     job = await suspend(kit, delay=UNTIL_WOKEN, waits_for="limit:api:c7", reason="2 of 2 run")
     answer = await why(kit, job)
     assert causes(answer) == [Cause.LIMIT]
@@ -200,19 +200,19 @@ async def test_a_job_that_a_limit_blocks(kit: Kit) -> None:
     assert "its turn in the line of 'api=c7'" in str(line)
 
 
-async def test_a_job_that_a_breaker_holds_back(kit: Kit) -> None:
+async def test_why_explains_a_breaker(kit: Kit) -> None:
     job = await suspend(kit, delay=60_000, waits_for="breaker:mail")
     answer = await why(kit, job)
     assert causes(answer)[0] is Cause.BREAKER
     assert "until the circuit breaker 'mail' is closed" in str(answer)
 
 
-async def test_a_job_that_waits_for_something_else(kit: Kit) -> None:
+async def test_why_explains_a_wait_for_any_other_key(kit: Kit) -> None:
     job = await suspend(kit, delay=UNTIL_WOKEN, waits_for="seat:9")
     assert causes(await why(kit, job)) == [Cause.KEY]
 
 
-async def test_a_job_that_runs(kit: Kit) -> None:
+async def test_why_explains_a_running_job(kit: Kit) -> None:
     job = await put(kit)
     [claim] = (await kit.store.claim("w1", [Want("mail", 1)])).jobs
     await kit.store.report([ProgressReport(job, claim.token, 0.4, "page 2")])
@@ -226,7 +226,7 @@ async def test_a_job_that_runs(kit: Kit) -> None:
     assert "It was asked to stop." in str(await why(kit, job))
 
 
-async def test_a_worker_that_has_fallen_silent(kit: Kit) -> None:
+async def test_why_explains_a_silent_worker(kit: Kit) -> None:
     job = await put(kit)
     await kit.store.claim("w1", [Want("mail", 1)])
     await kit.store.join(replace(WORKER, id="w2", queues=("other",)), lambda _wake: None)
@@ -246,7 +246,7 @@ async def test_a_worker_that_has_fallen_silent(kit: Kit) -> None:
     assert "(40 s ago), and no other worker is alive to take the job over: start one." in str(await why(kit, job))
 
 
-async def test_a_worker_that_died_or_is_gone(kit: Kit) -> None:
+async def test_why_explains_a_dead_or_missing_worker(kit: Kit) -> None:
     """As a store tells that can prove it, or has forgotten it."""
     job = await put(kit)
     await kit.store.claim("w1", [Want("mail", 1)])
@@ -261,7 +261,7 @@ async def test_a_worker_that_died_or_is_gone(kit: Kit) -> None:
 WINDOW = Window("08:00", "17:30", tz="America/New_York", days="mon-wed")  # it is Friday
 
 
-async def test_a_job_that_was_put_off_until_its_hours_when_it_was_enqueued(kit: Kit) -> None:
+async def test_why_explains_delivery_hours_applied_at_enqueue(kit: Kit) -> None:
     job = await put(kit, deliver=WINDOW)
     assert str(await why(kit, job)) == (
         "It was put off until 2026-05-04 12:00:00 UTC (in 3 d): outside of the hours for delivery,"
@@ -271,7 +271,7 @@ async def test_a_job_that_was_put_off_until_its_hours_when_it_was_enqueued(kit: 
     assert str(await why(kit, job)) == "It is scheduled for later: due 2026-05-06 12:00:00 UTC (in 5 d)."
 
 
-async def test_a_job_that_was_put_off_until_its_hours_when_it_was_claimed(kit: Kit) -> None:
+async def test_why_explains_delivery_hours_applied_at_claim(kit: Kit) -> None:
     (job,) = await kit.app.enqueue_all([kit.app.tasks["welcome"].using(deliver=WINDOW).prepare(guest="ana")])
     await kit.drain()
     assert "08:00 to 17:30 on mon tue wed in America/New_York; they open 2026-05-04 08:00" in str(
@@ -279,7 +279,7 @@ async def test_a_job_that_was_put_off_until_its_hours_when_it_was_claimed(kit: K
     )
 
 
-async def test_how_it_ended(kit: Kit) -> None:
+async def test_why_explains_how_a_job_ended(kit: Kit) -> None:
     done, gone, dead = await put(kit), await put(kit, "never"), await put(kit, "bad", max_attempts=1)
     await kit.drain()
     answers = [await why(kit, job) for job in (done, gone, dead)]

@@ -37,7 +37,7 @@ def test_the_worst_statistics_count() -> None:
     assert wanted.got(results) == "80 %"
 
 
-def test_the_fastest_peer_of_each_round_is_the_measure_and_the_floor_is_no_peer() -> None:
+def test_goals_compare_with_the_fastest_peer_of_each_round_and_not_with_the_floor() -> None:
     results = results_of("postgres")
     wanted = goal("bulk enqueue")
     assert wanted.figure(results) == 2

@@ -48,7 +48,7 @@ def databases(place: Path) -> tuple[Databases, Recorder]:
         ("absent", ["tables", "freeze", "fill", "freeze"]),
     ],
 )
-def test_what_the_planner_may_know_of_a_stock(statistics: str, steps: list[str], tmp_path: Path) -> None:
+def test_a_stock_is_analyzed_as_its_statistics_setting_says(statistics: str, steps: list[str], tmp_path: Path) -> None:
     grounds, server = databases(tmp_path)
     ground = grounds.make("ours")
     server.asked.clear()

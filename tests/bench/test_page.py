@@ -41,7 +41,7 @@ def test_every_goal_is_shown_with_what_became_of_it(name: str, tmp_path: Path) -
         assert re.search(rf"\| {re.escape(goal.title)} \|.*(reached|not reached) \|", text)
 
 
-def test_what_was_not_measured_keeps_its_section(tmp_path: Path) -> None:
+def test_a_store_that_was_not_measured_keeps_its_section(tmp_path: Path) -> None:
     page.write({"sqlite": results_of("sqlite")}, tmp_path)
     before = written(tmp_path)
     assert "Not measured yet" in section(before, "postgres")

@@ -58,7 +58,7 @@ class Database(ABC):
         """The last heartbeat of each worker, as a number that grows."""
 
     def leftovers(self, living: Iterable[str]) -> set[str]:
-        """Workers that are dead and not forgotten, although everybody can see it."""
+        """Workers that are dead and still listed, although every process can see it."""
         del living
         return set()
 
@@ -132,7 +132,7 @@ class SqliteDatabase(Database):
 
 
 class PostgresDatabase(Database):
-    """One of its own, so that a transaction that is held open in it holds up nobody else's."""
+    """One of its own, so that a transaction that is held open in it blocks no other test's."""
 
     watchful = "lease=4"  # seconds; far more than a process of a test is ever kept from running
 
@@ -144,7 +144,7 @@ class PostgresDatabase(Database):
         self.on_server(f"CREATE DATABASE {self.name}")
         self.on_server(f"ALTER DATABASE {self.name} SET search_path = public, mainspring")
         with self.connect() as connection:
-            connection.execute(EFFECTS)  # here, since two who make a table at once do not both succeed
+            connection.execute(EFFECTS)  # here, since two processes that create a table at once do not both succeed
 
     def __exit__(self, *_: object) -> None:
         if self._connection is not None:

@@ -160,7 +160,7 @@ class AckTests(StoreScenario):
         assert (job.crashes, job.finished_at, job.expires_at) == (3, at(clock), at(clock, DAY / 1000))
 
     @pytest.mark.parametrize("move", [Move.RETRY, Move.DEAD])
-    async def test_what_is_no_text_elsewhere_is_no_hindrance(self, store: Store, move: Move) -> None:
+    async def test_nul_characters_in_messages_do_not_prevent_the_ack(self, store: Store, move: Move) -> None:
         """A handler may raise with bytes that a database does not take. That its run ended must be written anyway."""
         held = await running(store)
         await store.report([ProgressReport(held.id, held.token, 0.5, "half \0 way")])
@@ -223,7 +223,7 @@ class AckTests(StoreScenario):
         held = await running(store)
         assert await store.ack([outcome(held, Move.DONE), outcome(held, Move.DEAD)]) == [Status.COMPLETED, None]
 
-    async def test_of_many_acks_at_once_one_counts(self, store: Store) -> None:
+    async def test_one_of_many_concurrent_acks_counts(self, store: Store) -> None:
         held = await running(store)
         answers = await asyncio.gather(*(end(store, held, Move.DONE) for _ in range(10)))
         assert sorted(answers, key=str) == [None] * 9 + [Status.COMPLETED]
@@ -365,7 +365,7 @@ class AckTests(StoreScenario):
         assert {await status_of(store, held.id) for held in runs.values()} == {Status.CANCELLED}
         assert (await look(store, left_alone.id)).reason == "of its own"
 
-    async def test_of_two_requested_cancels_the_last_reason_is_kept(self, store: Store) -> None:
+    async def test_the_last_of_two_requested_cancels_gives_the_reason(self, store: Store) -> None:
         held = await running(store)
         await by_hand(store, Action.CANCEL, held.id)
         await store.change(Action.CANCEL, Filter(ids=(held.id,)), By("ben", "once more"))

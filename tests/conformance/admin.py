@@ -48,7 +48,7 @@ async def pages(store: Store, action: Action, by: By, size: int, **fields: Any) 
 
 
 class AdminTests(StoreScenario):
-    # -- by nobody ----------------------------------------------------------------------------
+    # -- automatic changes--------------------------------------------------------------------
 
     async def test_automatic_changes_are_in_no_audit_log(self, store: Store) -> None:
         job_id = await put(store)
@@ -129,7 +129,7 @@ class AdminTests(StoreScenario):
             assert (changed.ids, dict(changed.conflicts)) == ((), {old: holder})
         assert await look(store, old) == before
 
-    async def test_of_two_jobs_with_one_key_one_is_retried(self, store: Store) -> None:
+    async def test_only_one_of_two_jobs_with_the_same_key_is_retried(self, store: Store) -> None:
         first = await job_in(store, Status.DEAD_LETTER, dedupe_key="k")
         second = await job_in(store, Status.DEAD_LETTER, dedupe_key="k")
         for dry_run in (True, False):
@@ -232,7 +232,7 @@ class AdminTests(StoreScenario):
         assert changed.requested == ((ids[Status.RUNNING],) if action is Action.CANCEL else ())
 
     @pytest.mark.parametrize("action", list(Action))
-    async def test_a_dry_run_tells_all_and_changes_nothing(self, store: Store, action: Action) -> None:
+    async def test_a_dry_run_reports_everything_and_changes_nothing(self, store: Store, action: Action) -> None:
         await one_of_each(store)
         before = (await store.find(Filter())).jobs
         edit = Edit(priority=0) if action is Action.EDIT else None
@@ -279,7 +279,7 @@ class AdminTests(StoreScenario):
     # -- audit --------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("action", list(Action))
-    async def test_the_audit_log_says_who_did_what_and_why(
+    async def test_the_audit_log_has_actor_action_and_reason(
         self, store: Store, clock: ManualClock, action: Action
     ) -> None:
         await job_in(store, Status.RETRYING, queue="mail")

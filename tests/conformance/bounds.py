@@ -1,4 +1,4 @@
-"""What a store refuses to keep, and that one odd row keeps nobody from reading the others."""
+"""What a store refuses to keep, and that one odd row does not prevent reading the others."""
 
 from __future__ import annotations
 
@@ -165,6 +165,6 @@ class BoundTests:
                 await store.find(Filter(), limit=limit)
 
     @pytest.mark.parametrize("cursor", ["", "x", "'; DROP TABLE jobs", "0" * 36, "\0", "\ud800"])
-    async def test_what_is_no_cursor_is_refused(self, store: Store, cursor: str) -> None:
+    async def test_an_invalid_cursor_is_refused(self, store: Store, cursor: str) -> None:
         with pytest.raises(ConfigurationError, match="not a cursor"):
             await store.find(Filter(), cursor=cursor)

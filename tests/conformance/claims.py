@@ -213,7 +213,9 @@ class ClaimTests(StoreScenario):
         assert levels(await claim(store, limit)) == {Priority.URGENT: limit - share, Priority.LOW: share}
 
     @pytest.mark.parametrize("limit", [1, 2, 3])
-    async def test_with_small_claims_it_gets_every_fourth(self, store: Store, clock: ManualClock, limit: int) -> None:
+    async def test_a_low_priority_that_waited_too_long_gets_every_fourth_of_small_claims(
+        self, store: Store, clock: ManualClock, limit: int
+    ) -> None:
         await put_many(store, 20, priority=Priority.LOW)
         clock.advance(LONG)
         await put_many(store, 40, priority=Priority.URGENT)
@@ -347,7 +349,7 @@ class ClaimTests(StoreScenario):
         await end(store, await running(store), Move.RETRY, delay=45_000)
         assert await next_due(store) == clock.now() + 45_000
 
-    async def test_a_suspect_that_is_due_is_no_reason_to_ask_again_at_once(self, store: Store) -> None:
+    async def test_a_due_suspect_does_not_set_next_due(self, store: Store) -> None:
         await crashed(store)
         assert await next_due(store) is None
 

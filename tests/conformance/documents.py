@@ -56,13 +56,13 @@ async def due(store: Store, limit: int = 100) -> list[str]:
 class DocumentTests(StoreScenario):
     # -- one document ---------------------------------------------------------------------------------
 
-    async def test_what_was_written_can_be_read(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_written_document_can_be_read(self, store: Store, clock: ManualClock) -> None:
         write = a_write(ODD, f'"{ODD}"', group=ODD, due_at=clock.now() + 1, expires_at=clock.now() + 2)
         assert await wrote(store, write)
         (found,) = await store.documents([write.key, key("another")])
         assert found == Document(write.key, f'"{ODD}"', write.version, clock.now() + 1, clock.now() + 2)
 
-    async def test_nothing_is_there_before(self, store: Store) -> None:
+    async def test_a_document_that_was_not_written_is_absent(self, store: Store) -> None:
         assert await store.documents([key()]) == []
         assert await store.documents([]) == []
         assert await store.browse(Listing("things")) == []
@@ -73,7 +73,7 @@ class DocumentTests(StoreScenario):
         assert await wrote(store, a_write(data=text))
         assert await data_of(store) == text
 
-    async def test_a_write_replaces_all_of_it(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_write_replaces_the_whole_document(self, store: Store, clock: ManualClock) -> None:
         await wrote(store, a_write(due_at=clock.now(), expires_at=clock.now() + 1000))
         second = a_write(data="2")
         assert await wrote(store, second)
@@ -158,13 +158,13 @@ class DocumentTests(StoreScenario):
         assert await store.write(bundles) == [[], None, []]
         assert await data_of(store) == "3"
 
-    async def test_many_bundles_at_once(self, store: Store) -> None:
+    async def test_many_bundles_in_one_call_are_all_written(self, store: Store) -> None:
         bundles = [Bundle((a_write(f"{n:04}", due_at=n),), (new_job(),)) for n in range(300)]
         assert await store.write(bundles) == [[_created(bundle)] for bundle in bundles]
         assert len(await claim(store, 1000)) == 300
         assert await due(store, 5) == ["0000", "0001", "0002", "0003", "0004"]
 
-    async def test_a_job_whose_key_is_taken_is_told(self, store: Store) -> None:
+    async def test_a_bundles_job_whose_key_is_taken_is_answered_with_the_holder(self, store: Store) -> None:
         (first,) = await store.insert([new_job(dedupe_key="k")])
         (answer,) = await store.write([Bundle((a_write(),), (new_job(dedupe_key="k"), new_job()))])
         assert answer is not None
@@ -180,7 +180,7 @@ class DocumentTests(StoreScenario):
 
     # -- by hand --------------------------------------------------------------------------------------
 
-    async def test_what_a_bundle_notes_is_in_the_audit_log(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_bundles_note_is_in_the_audit_log(self, store: Store, clock: ManualClock) -> None:
         await store.write([Bundle((a_write(),), (new_job(),), a_note("thing.put", n=1)), Bundle((a_write("b"),))])
         await store.write([Bundle((a_write(data=None),), note=a_note("thing.delete"))])
         deleted, made = await store.audit()
@@ -223,7 +223,7 @@ class DocumentTests(StoreScenario):
         await store.write([Bundle((a_write(),), (new_job(),))])
         await asyncio.wait_for(woken.wait(), PATIENCE)
 
-    async def test_what_comes_due_soon_wakes_workers(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_document_that_is_due_soon_wakes_workers(self, store: Store, clock: ManualClock) -> None:
         woken = asyncio.Event()
         await join(store, "w3", lambda wake: woken.set() if Wake.DOCUMENTS in wake else None)
         woken.clear()
@@ -252,7 +252,7 @@ class DocumentTests(StoreScenario):
         assert await names(store, "things", "a", backwards=True, limit=2) == [("a", "2"), ("a", "10")]
 
     @pytest.mark.parametrize("backwards", [False, True])
-    async def test_pages_follow_each_other(self, store: Store, backwards: bool) -> None:
+    async def test_browsing_continues_after_the_last_page(self, store: Store, backwards: bool) -> None:
         keys = [(group, f"{number}") for group in ("", "g", "h") for number in range(3)]
         await store.write([Bundle((a_write(name, group=group),)) for group, name in keys])
         seen: list[tuple[str, str]] = []
@@ -262,7 +262,7 @@ class DocumentTests(StoreScenario):
 
     # -- time -----------------------------------------------------------------------------------------
 
-    async def test_documents_come_due(self, store: Store, clock: ManualClock) -> None:
+    async def test_due_documents_are_returned_in_order_of_their_time(self, store: Store, clock: ManualClock) -> None:
         now = clock.now()
         for name, moment in {"later": 2000, "now": 0, "overdue": -5000, "never": None}.items():
             await wrote(store, a_write(name, due_at=None if moment is None else now + moment))
@@ -278,7 +278,7 @@ class DocumentTests(StoreScenario):
         assert await due(store) == ["overdue", "now", "later"]
         assert (await store.due("things")).next_at is None
 
-    async def test_as_many_as_are_wanted_come_due(self, store: Store, clock: ManualClock) -> None:
+    async def test_due_returns_no_more_documents_than_the_limit(self, store: Store, clock: ManualClock) -> None:
         for number in range(5):
             await wrote(store, a_write(f"{number}", due_at=clock.now() - 10 + number))
         found = await store.due("things", 2)
@@ -294,7 +294,7 @@ class DocumentTests(StoreScenario):
         await wrote(store, a_write(data=None))
         assert await due(store) == []
 
-    async def test_what_has_expired_is_gone(self, store: Store, clock: ManualClock) -> None:
+    async def test_expired_documents_cannot_be_read(self, store: Store, clock: ManualClock) -> None:
         await wrote(store, a_write("short", due_at=clock.now(), expires_at=clock.now() + 1000), a_write("long"))
         clock.advance(1)
         assert await read(store, "short") is None
@@ -304,7 +304,7 @@ class DocumentTests(StoreScenario):
         assert await wrote(store, a_write("short", data="2", expected=ABSENT))
         assert await data_of(store, "short") == "2"
 
-    async def test_what_has_expired_is_pruned(self, store: Store, clock: ManualClock) -> None:
+    async def test_expired_documents_are_pruned(self, store: Store, clock: ManualClock) -> None:
         for name in "abc":
             await wrote(store, a_write(name, expires_at=clock.now() + 1000))
         await wrote(store, a_write("d"))

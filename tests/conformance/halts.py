@@ -72,7 +72,7 @@ class HaltTests(StoreScenario):
         assert await store.resume(BY)
         assert await store.halts() == []
 
-    async def test_of_two_halts_that_end_the_later_end_holds(self, store: Store, clock: ManualClock) -> None:
+    async def test_the_later_end_of_two_halts_counts(self, store: Store, clock: ManualClock) -> None:
         await store.halt(a_halt(clock, seconds=120))
         await store.halt(a_halt(clock, seconds=60))
         (halt,) = await store.halts()
@@ -202,7 +202,7 @@ class HaltTests(StoreScenario):
         assert await store.count(Filter()) == 0
         await put(store, queue="sms")
 
-    async def test_halt_and_pauses_are_apart(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_halt_and_pauses_are_independent(self, store: Store, clock: ManualClock) -> None:
         await store.halt(a_halt(clock))
         await store.halt(a_halt(clock, queue="mail"))
         await store.halt(a_halt(clock, queue="sms"))

@@ -134,22 +134,22 @@ class ReadTests(StoreScenario):
         assert sorted(await found(store)) == sorted(ids.values())
         assert await store.count(Filter()) == len(ids)
 
-    async def test_a_filter_by_ids(self, store: Store) -> None:
+    async def test_a_filter_by_ids_finds_those_jobs(self, store: Store) -> None:
         first, _, third = await put_many(store, 3)
         assert await found(store, ids=(first, third, new_job().id)) == [third, first]
 
     @pytest.mark.parametrize("status", list(Status))
-    async def test_a_filter_by_status(self, store: Store, status: Status) -> None:
+    async def test_a_filter_by_status_finds_jobs_in_it(self, store: Store, status: Status) -> None:
         ids = await one_of_each(store)
         assert await found(store, statuses=(status,)) == [ids[status]]
         assert await found(store, statuses=tuple(set(Status) - {status}), ids=(ids[status],)) == []
 
-    async def test_a_filter_by_several_statuses(self, store: Store) -> None:
+    async def test_a_filter_by_several_statuses_finds_jobs_in_any_of_them(self, store: Store) -> None:
         running_one, done = await job_in(store, Status.RUNNING), await job_in(store, Status.COMPLETED)
         await job_in(store, Status.CANCELLED)
         assert await found(store, statuses=(Status.RUNNING, Status.COMPLETED)) == [done, running_one]
 
-    async def test_a_filter_by_worker_finds_who_runs_or_ran_it(self, store: Store) -> None:
+    async def test_a_filter_by_worker_finds_jobs_that_it_runs_or_ran(self, store: Store) -> None:
         await put_many(store, 2)
         mine, others = await claim_one(store, worker="w1"), await claim_one(store, worker="w2")
         await put(store)
@@ -157,7 +157,7 @@ class ReadTests(StoreScenario):
         await end(store, others, Move.DONE)
         assert await found(store, worker="w2") == [others.id]
 
-    async def test_a_filter_by_error_type(self, store: Store) -> None:
+    async def test_a_filter_by_error_type_finds_jobs_that_failed_with_it(self, store: Store) -> None:
         first, second = await running(store), await running(store)
         await end(store, first, Move.RETRY, failure=Failure("ValueError", "boom"))
         await end(store, second, Move.DEAD, failure=Failure("OSError", "bang"))
@@ -204,7 +204,7 @@ class ReadTests(StoreScenario):
         assert [len(page) for page in got] == sizes
         assert [job_id for page in got for job_id in page] == ids[::-1]
 
-    async def test_pages_of_a_filter(self, store: Store) -> None:
+    async def test_pages_of_a_filter_contain_only_matching_jobs(self, store: Store) -> None:
         ids = await put_many(store, 5, queue="mail")
         await put_many(store, 5, queue="sms")
         assert await pages(store, 2, queues=("mail",)) == [[ids[4], ids[3]], [ids[2], ids[1]], [ids[0]]]
@@ -318,7 +318,7 @@ class ReadTests(StoreScenario):
         """A store that takes long to be filled may be given a lower one."""
         return DUE_CAP
 
-    async def test_due_is_capped(self, store: Store, due_cap: int) -> None:
+    async def test_the_number_of_due_jobs_is_capped(self, store: Store, due_cap: int) -> None:
         await put_many(store, due_cap + 1)
         stats = await store.stats()
         assert stats.due["default"] == due_cap

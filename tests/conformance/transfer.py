@@ -59,7 +59,7 @@ class TransferTests(StoreScenario):
 
     # -- nothing is changed on the way ----------------------------------------------------------
 
-    async def test_what_another_store_dumped_is_dumped_the_same(
+    async def test_records_loaded_from_another_store_are_dumped_unchanged(
         self, store: Store, other: Store, clock: ManualClock
     ) -> None:
         await fill(other, clock)
@@ -71,7 +71,7 @@ class TransferTests(StoreScenario):
         await copy(store, other)
         assert await everything(other) == await everything(store)
 
-    async def test_records_are_json(self, store: Store, clock: ManualClock) -> None:
+    async def test_dumped_records_are_json(self, store: Store, clock: ManualClock) -> None:
         await fill(store, clock)
         records = await everything(store)
         assert json.loads(json.dumps(records)) == records
@@ -135,7 +135,7 @@ class TransferTests(StoreScenario):
         assert len(first.records) < len(ids)
         assert sorted(record["id"] for record in await all_of(store, Kind.LIVE)) == sorted(ids)
 
-    async def test_an_empty_store_has_nothing(self, store: Store) -> None:
+    async def test_an_empty_store_dumps_nothing(self, store: Store) -> None:
         for kind in Kind:
             assert await store.dump(kind) == RecordPage([], None)
             assert await store.look_up(kind, []) == []
@@ -177,7 +177,7 @@ class TransferTests(StoreScenario):
         assert await store.count(Filter(tags=("a",))) == 6
         assert (await store.stats()).queues == (await other.stats()).queues
 
-    async def test_what_has_happened_since_is_not_undone(self, store: Store, other: Store) -> None:
+    async def test_loading_again_does_not_undo_later_changes(self, store: Store, other: Store) -> None:
         """A job that ran here does not come back to life because it is loaded again."""
         ids = await put_many(other, 4)
         records = await all_of(other, Kind.LIVE)
@@ -247,7 +247,7 @@ class TransferTests(StoreScenario):
         changed = a_document("nightly", expected=write.version)
         assert await store.write([Bundle((a_document("nightly", expected="other"),)), Bundle((changed,))]) == [None, []]
 
-    async def test_what_is_over_is_no_record_any_more(self, store: Store, clock: ManualClock) -> None:
+    async def test_expired_pauses_keys_and_documents_are_not_dumped(self, store: Store, clock: ManualClock) -> None:
         await store.halt(a_halt(clock, queue="mail", seconds=60))
         await job_in(store, Status.COMPLETED, dedupe_key="k", dedupe_for=60_000)
         await store.write([Bundle((a_document("short", expires_at=clock.now() + 60_000),))])
@@ -258,7 +258,7 @@ class TransferTests(StoreScenario):
             assert await store.look_up(kind, [record["key"]]) == []
             clock.shift(-61)
 
-    async def test_the_halt_of_the_system_is_no_record(self, store: Store, other: Store, clock: ManualClock) -> None:
+    async def test_the_halt_of_the_system_is_not_dumped(self, store: Store, other: Store, clock: ManualClock) -> None:
         await store.halt(a_halt(clock))
         assert await all_of(store, Kind.PAUSES) == []
         await other.halt(a_halt(clock, queue="mail"))
@@ -315,7 +315,7 @@ class TransferTests(StoreScenario):
         assert len(await claim(store, queue="*")) == 1
 
     async def test_a_loaded_job_that_runs_is_taken_over(self, store: Store, other: Store, clock: ManualClock) -> None:
-        """Nobody here runs it."""
+        """No worker of this store runs it."""
         held = await running(other, worker="elsewhere")
         await copy(other, store)
         taken = (await store.reap()).takeovers
@@ -354,7 +354,7 @@ class TransferTests(StoreScenario):
         assert await claim(store, queue="*") == []
         assert await store.count(Filter()) == await other.count(Filter())
 
-    async def test_counts_are_right_afterwards(self, store: Store, other: Store, clock: ManualClock) -> None:
+    async def test_counts_are_right_after_loading(self, store: Store, other: Store, clock: ManualClock) -> None:
         await fill(other, clock)
         await copy(other, store)
         counts = {
@@ -378,7 +378,7 @@ class TransferTests(StoreScenario):
         records = await everything(store)
         assert await store.sizes() == {kind: len(records[kind]) for kind in Kind}
 
-    async def test_what_runs_is_under_way(self, store: Store, clock: ManualClock) -> None:
+    async def test_running_jobs_count_as_under_way(self, store: Store, clock: ManualClock) -> None:
         await put_many(store, 3)
         assert await store.under_way() == 0
         first, second = await claim(store, 2)

@@ -80,7 +80,7 @@ class TransitionTests(StoreScenario):
         assert await look(store, job_id) == before
 
     @pytest.mark.parametrize("move", sorted(set(Move) - BY_WORKER))
-    async def test_an_outcome_that_is_no_way_to_end_a_run_is_an_error(self, store: Store, move: Move) -> None:
+    async def test_an_outcome_with_a_move_that_cannot_end_a_run_is_an_error(self, store: Store, move: Move) -> None:
         good: Claim = await running(store)
         bad: Claim = await running(store)
         with pytest.raises(IllegalMove):

@@ -87,9 +87,7 @@ class UnknownTaskTests(StoreScenario):
 
     # -- order --------------------------------------------------------------------------------
 
-    async def test_what_was_passed_over_keeps_its_place_among_the_others(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_jobs_that_were_passed_over_keep_their_order(self, store: Store, clock: ManualClock) -> None:
         order = []
         for task in ("thank", "wave", "thank", "wave"):
             order.append(await put(store, task=task))
@@ -120,7 +118,7 @@ class UnknownTaskTests(StoreScenario):
         taken = await claim(store, 16, tasks=NEW)
         assert {held.id for held in taken if held.priority == Priority.LOW} == set(old)
 
-    async def test_every_queue_has_its_own(self, store: Store) -> None:
+    async def test_each_queue_passes_over_its_own_jobs(self, store: Store) -> None:
         mail, sms = await put(store, task="thank", queue="mail"), await put(store, task="thank", queue="sms")
         assert (await ask(store, OLD, queue="*")).jobs == []
         assert ids(await claim(store, queue="sms", tasks=NEW)) == [sms]
@@ -179,7 +177,7 @@ class UnknownTaskTests(StoreScenario):
         assert (await ask(store, OLD)).unknown == {"thank", "wave"}
         assert (await ask(store, OTHERS)).unknown == frozenset()
 
-    async def test_due_jobs_of_unknown_tasks_are_no_reason_to_ask_again(self, store: Store, clock: ManualClock) -> None:
+    async def test_due_jobs_of_unknown_tasks_do_not_set_next_due(self, store: Store, clock: ManualClock) -> None:
         await put(store, task="thank")
         assert (await ask(store, OLD)).next_due is None
         await put(store, delay=60_000)
@@ -258,7 +256,7 @@ class UnknownTaskTests(StoreScenario):
 
     # -- statistics ---------------------------------------------------------------------------
 
-    async def test_they_count_as_due(self, store: Store, clock: ManualClock) -> None:
+    async def test_jobs_that_were_passed_over_count_as_due(self, store: Store, clock: ManualClock) -> None:
         await put(store, task="thank")
         clock.advance(5)
         await put_many(store, 2, task="thank")

@@ -59,7 +59,7 @@ class WakeupTests(StoreScenario):
         assert (await claim_one(store)).id == job_id
         assert await status_of(store, job_id) is Status.RUNNING
 
-    async def test_its_next_time_is_known(self, store: Store, clock: ManualClock) -> None:
+    async def test_the_time_of_a_sleeping_job_sets_next_due(self, store: Store, clock: ManualClock) -> None:
         await suspended(store, None, delay=60_000)
         await suspended(store, "bell")
         assert (await store.claim("w1", [])).next_due is None
@@ -73,7 +73,7 @@ class WakeupTests(StoreScenario):
         job = await look(store, job_id)
         assert (job.waits_for, job.run_at.year) == ("bell", 9999)
 
-    async def test_each_stretch_has_the_full_budget(self, store: Store, clock: ManualClock) -> None:
+    async def test_each_stretch_between_suspensions_has_all_attempts(self, store: Store, clock: ManualClock) -> None:
         held = await running(store, max_attempts=2)
         await end(store, held, Move.RETRY)
         held = await claim_one(store)
@@ -126,13 +126,13 @@ class WakeupTests(StoreScenario):
         (other,) = await store.insert([new_job(dedupe_key="k")])
         assert (other.id, other.created) == (job_id, False)
 
-    async def test_a_halt_lets_it_sleep_on(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_halt_does_not_wake_a_sleeping_job(self, store: Store, clock: ManualClock) -> None:
         await suspended(store, None, delay=60_000)
         await store.halt(a_halt(clock))
         clock.advance(61)
         assert await claim(store) == []
 
-    async def test_counts_follow(self, store: Store, clock: ManualClock) -> None:
+    async def test_counts_follow_suspensions_and_wake_ups(self, store: Store, clock: ManualClock) -> None:
         await suspended(store, "bell", delay=60_000)
         await suspended(store, "bell", delay=60_000)
         assert await _counted(store) == {Status.SUSPENDED: 2}
@@ -142,13 +142,13 @@ class WakeupTests(StoreScenario):
         await claim(store)
         assert await _counted(store) == {Status.RUNNING: 2}
 
-    async def test_statistics_know_that_it_is_due(self, store: Store, clock: ManualClock) -> None:
+    async def test_statistics_count_a_sleeping_job_that_is_due(self, store: Store, clock: ManualClock) -> None:
         await suspended(store, None, delay=60_000)
         assert dict((await store.stats()).due).get("default", 0) == 0
         clock.advance(61)
         assert (await store.stats()).due["default"] == 1
 
-    async def test_it_can_be_deleted(self, store: Store) -> None:
+    async def test_a_sleeping_job_can_be_deleted(self, store: Store) -> None:
         job_id = await suspended(store, "bell")
         assert (await by_hand(store, Action.DELETE, job_id)).ids == (job_id,)
         assert await store.get([job_id]) == []
@@ -156,7 +156,7 @@ class WakeupTests(StoreScenario):
 
     # -- being woken ------------------------------------------------------------------------------
 
-    async def test_a_wake_up_makes_it_due(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_wake_makes_the_waiting_job_due(self, store: Store, clock: ManualClock) -> None:
         job_id = await suspended(store, "bell")
         clock.advance(5)
         assert await store.wake({"bell": 1}) == {"bell": 1}
@@ -164,7 +164,7 @@ class WakeupTests(StoreScenario):
         assert (job.status, job.run_at, job.waits_for) == (Status.PENDING, at(clock), None)
         assert (await claim_one(store)).id == job_id
 
-    async def test_a_wake_up_rouses_a_worker(self, store: Store) -> None:
+    async def test_a_wake_wakes_a_worker(self, store: Store) -> None:
         await suspended(store, "bell")
         ear = Bell()
         await join(store, "w3", ear)
@@ -181,7 +181,7 @@ class WakeupTests(StoreScenario):
         assert await store.wake({"bell": 5}) == {"bell": 1}
         assert await store.wake({"bell": 5}) == {"bell": 0}
 
-    async def test_so_many_are_woken_the_urgent_and_oldest_first(self, store: Store) -> None:
+    async def test_urgent_and_old_jobs_are_woken_first_up_to_the_number(self, store: Store) -> None:
         late = await suspended(store, "bell", priority=3)
         first, second, third = [await suspended(store, "bell", priority=1) for _ in range(3)]
         assert await store.wake({"bell": 2}) == {"bell": 2}
@@ -191,13 +191,13 @@ class WakeupTests(StoreScenario):
         assert await store.wake({"bell": 9}) == {"bell": 1}
         assert {held.id for held in await claim(store)} == {late}
 
-    async def test_several_keys_in_one_call(self, store: Store) -> None:
+    async def test_several_keys_can_be_woken_in_one_call(self, store: Store) -> None:
         a, _ = await suspended(store, "a"), await suspended(store, "b")
         b = [await suspended(store, "c") for _ in range(2)]
         assert await store.wake({"a": 1, "b": 0, "c": 7, "d": 1}) == {"a": 1, "b": 0, "c": 2, "d": 0}
         assert {held.id for held in await claim(store)} == {a, *b}
 
-    async def test_fewer_than_none_are_not_woken(self, store: Store) -> None:
+    async def test_a_negative_number_is_refused_and_wakes_no_job(self, store: Store) -> None:
         waiting = await suspended(store, "bell")
         with pytest.raises(ConfigurationError, match="cannot wake -1 jobs for 'bell'"):
             await store.wake({"door": 1, "bell": -1})
@@ -212,7 +212,7 @@ class WakeupTests(StoreScenario):
         assert await end(store, held, Move.SUSPEND, delay=60_000) is Status.SUSPENDED
         assert await store.wake({"bell": 1}) == {"bell": 0}  # it waits for nothing now but its time
 
-    async def test_after_a_wake_up_the_timeout_is_forgotten(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_woken_job_has_no_timeout_left(self, store: Store, clock: ManualClock) -> None:
         await suspended(store, "bell", delay=60_000)
         await store.wake({"bell": 1})
         held = await claim_one(store)
@@ -232,14 +232,14 @@ class WakeupTests(StoreScenario):
         assert (await claim_one(store)).id == job_id
         assert await _counted(store) == {Status.RUNNING: 1}
 
-    async def test_or_until_its_time(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_job_may_begin_as_suspended_until_a_time(self, store: Store, clock: ManualClock) -> None:
         by_delay = await put(store, waits_for="bell", delay=60_000)
         by_time = await put(store, waits_for="bell", run_at=clock.now() + 60_000)
         assert {(await look(store, job_id)).run_at for job_id in (by_delay, by_time)} == {at(clock, 60)}
         clock.advance(60)
         assert {held.id for held in await claim(store)} == {by_delay, by_time}
 
-    async def test_many_at_once_beside_others(self, store: Store) -> None:
+    async def test_many_suspended_jobs_can_be_inserted_with_others(self, store: Store) -> None:
         jobs = [new_job(waits_for="bell" if number % 2 else None) for number in range(500)]
         assert all(inserted.created for inserted in await store.insert(jobs))
         assert {held.id for held in await claim(store, 1000)} == {job.id for job in jobs if job.waits_for is None}
@@ -249,7 +249,7 @@ class WakeupTests(StoreScenario):
     # -- waiting for another job's end -----------------------------------------------------------------
 
     @pytest.mark.parametrize("move", [Move.DONE, Move.DEAD, Move.CANCEL])
-    async def test_the_end_of_a_job_wakes_those_that_wait_for_it(
+    async def test_the_end_of_a_job_wakes_the_jobs_that_wait_for_it(
         self, store: Store, clock: ManualClock, move: Move
     ) -> None:
         child = await running(store)
@@ -272,7 +272,7 @@ class WakeupTests(StoreScenario):
         assert (job.status, job.run_at, job.waits_for) == (Status.PENDING, at(clock), None)
         assert await _counted(store) == {status: 1, Status.PENDING: 1}
 
-    async def test_so_is_a_wait_for_a_deleted_job(self, store: Store) -> None:
+    async def test_a_wait_for_a_deleted_job_is_over_at_once(self, store: Store) -> None:
         parent = await suspended(store, end_of(new_job().id))
         assert (await claim_one(store)).id == parent
 
@@ -308,13 +308,13 @@ class WakeupTests(StoreScenario):
         assert await claim(store) == []
 
     @pytest.mark.parametrize("move", [Move.RETRY, Move.SNOOZE, Move.RELEASE, Move.SUSPEND, Move.CRASH])
-    async def test_a_run_that_is_not_the_end_is_not(self, store: Store, move: Move) -> None:
+    async def test_a_run_that_does_not_end_the_job_wakes_nothing(self, store: Store, move: Move) -> None:
         child = await running(store)
         parent = await suspended(store, end_of(child.id))
         await end(store, child, move)
         assert await status_of(store, parent) is Status.SUSPENDED
 
-    async def test_the_end_rouses_a_worker(self, store: Store) -> None:
+    async def test_the_end_of_a_job_wakes_a_worker(self, store: Store) -> None:
         child = await running(store)
         await suspended(store, end_of(child.id), queue="parents")
         ear = Bell()
@@ -331,7 +331,7 @@ class WakeupTests(StoreScenario):
         assert await status_of(store, parent) is Status.PENDING
 
     @pytest.mark.parametrize("action", [Action.CANCEL, Action.DELETE])
-    async def test_so_is_an_end_by_hand(self, store: Store, action: Action) -> None:
+    async def test_a_cancel_or_delete_by_hand_is_an_end(self, store: Store, action: Action) -> None:
         parent_of: dict[str, str] = {}
         for status in (Status.SUSPENDED, Status.RETRYING, Status.PENDING):
             child = await job_in(store, status, queue=status)
@@ -349,14 +349,14 @@ class WakeupTests(StoreScenario):
         assert [takeover.job_id for takeover in (await store.reap()).takeovers] == [child.id]
         assert await status_of(store, parent) is Status.PENDING
 
-    async def test_many_ends_at_once(self, store: Store) -> None:
+    async def test_many_ends_in_one_call_wake_their_waiting_jobs(self, store: Store) -> None:
         await store.insert([new_job(queue="children") for _ in range(40)])
         children = await claim(store, 40, queue="children")
         parents = [await suspended(store, end_of(child.id), queue="parents") for child in children[:5]]
         await store.ack([outcome(child, Move.DONE, result="1") for child in children])
         assert {held.id for held in await claim(store, queue="parents")} == set(parents)
 
-    async def test_several_may_wait_for_one(self, store: Store) -> None:
+    async def test_several_jobs_may_wait_for_one(self, store: Store) -> None:
         child = await running(store)
         parents = {await suspended(store, end_of(child.id)) for _ in range(3)}
         await end(store, child, Move.DONE)
@@ -372,7 +372,7 @@ class WakeupTests(StoreScenario):
 
     # -- steps --------------------------------------------------------------------------------------
 
-    async def test_steps_are_kept(self, store: Store) -> None:
+    async def test_saved_steps_can_be_read_in_order(self, store: Store) -> None:
         held = await running(store)
         assert await save(store, held, RENDER) == []
         assert await save(store, held, FETCH) == []
@@ -409,7 +409,7 @@ class WakeupTests(StoreScenario):
         assert [inserted.created for inserted in taken] == [True]
         assert len(await claim(store, queue="children")) == 1
 
-    async def test_steps_and_jobs_are_one(self, store: Store) -> None:
+    async def test_steps_and_jobs_of_a_save_are_written_together(self, store: Store) -> None:
         held = await running(store)
         child = new_job(queue="children")
         assert await save(store, held, FETCH, jobs=(child,)) == [Inserted(child.id, created=True)]
@@ -422,18 +422,18 @@ class WakeupTests(StoreScenario):
             assert await save(store, held, FETCH, jobs=(child,)) == [Inserted(child.id, created=True)]
         assert len(await claim(store, queue="children")) == 1
 
-    async def test_a_child_may_be_another_already(self, store: Store) -> None:
+    async def test_a_child_may_be_the_job_that_holds_its_key(self, store: Store) -> None:
         known = await put(store, queue="children", dedupe_key="k")
         held = await running(store)
         child = new_job(queue="children", dedupe_key="k")
         assert await save(store, held, FETCH, jobs=(child,)) == [Inserted(known, created=False)]
 
-    async def test_a_halt_does_not_refuse_them(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_halt_does_not_refuse_children(self, store: Store, clock: ManualClock) -> None:
         held = await running(store)
         await store.halt(a_halt(clock, accept=False))
         assert await save(store, held, FETCH, jobs=(new_job(),)) is not None
 
-    async def test_steps_come_with_an_outcome(self, store: Store) -> None:
+    async def test_steps_can_be_saved_with_an_outcome(self, store: Store) -> None:
         held = await running(store)
         nap = Step("nap", 2, "sleep", "61000", 5, 6)
         await end(store, held, Move.SUSPEND, delay=0, steps=(FETCH, nap))
@@ -442,7 +442,7 @@ class WakeupTests(StoreScenario):
         await end(store, held, Move.DONE, steps=(Step("last", 3),))
         assert [step.name for step in await store.steps(held.id)] == ["fetch", "nap", "last"]
 
-    async def test_not_with_one_that_lost_its_claim(self, store: Store) -> None:
+    async def test_steps_of_an_outcome_that_lost_its_claim_are_not_saved(self, store: Store) -> None:
         held = await running(store)
         await end(store, held, Move.RELEASE)
         await end(store, held, Move.SUSPEND, steps=(FETCH,))

@@ -1,4 +1,4 @@
-"""Workers: who is there, what a heartbeat brings back, and what wakes them."""
+"""Workers: which are listed, what a heartbeat brings back, and what wakes them."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_memory_needs_no_place() -> None:
 
 
 @pytest.mark.parametrize("url", ["sqlite:////var/lib/jobs.db", "memory://"])
-def test_what_is_connected_is_a_store(url: str) -> None:
+def test_every_url_gives_a_store(url: str) -> None:
     assert isinstance(connect(url), Store)
 
 
@@ -94,7 +94,7 @@ def test_settings_follow_a_question_mark() -> None:
     assert (store.lease, store.file.busy_timeout, store.stall_grace) == (12.5, 0.5, 1500)
 
 
-def test_without_settings_there_are_defaults() -> None:
+def test_a_url_without_settings_has_the_defaults() -> None:
     store = sqlite_at("sqlite:////var/lib/jobs.db")
     assert (store.lease, store.file.busy_timeout, store.stall_grace) == (30.0, 5.0, 30_000)
 
@@ -131,7 +131,7 @@ def test_an_unknown_setting_shows_which_there_are() -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "5s", "nan", "inf", "-1"])
 @pytest.mark.parametrize("name", ["lease", "busy_timeout", "stall_grace"])
-def test_a_setting_that_is_no_length_of_time_is_refused(name: str, text: str) -> None:
+def test_a_setting_that_is_not_a_length_of_time_is_refused(name: str, text: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} in .* must be a number of seconds"):
         connect(f"sqlite:///jobs.db?{name}={text}")
 
@@ -181,7 +181,7 @@ def test_only_what_is_ours_is_taken_out_of_a_postgres_url() -> None:
         ("postgresql://ann:secret@db/shop?listen=direct", "cannot be used"),
     ],
 )
-def test_a_wrong_postgres_url_is_told_without_its_password(url: str, told: str) -> None:
+def test_errors_about_a_postgres_url_do_not_contain_its_password(url: str, told: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         connect(url)
     assert told in str(caught.value)

@@ -86,7 +86,7 @@ async def test_all_of_it_arrives_and_the_target_is_sound(pair: tuple[Store, Stor
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
 async def test_a_transaction_that_has_enqueued_is_waited_for(level: str) -> None:
-    """Its job was committed to before anyone could refuse it; it must not stay behind in a halted store."""
+    """Its job was accepted before the halt could refuse it; it must not stay behind in a halted store."""
     source, target = RecycledStore(), SqliteStore(fresh_database())
     await source.open()
     waited = asyncio.Event()

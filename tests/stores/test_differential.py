@@ -43,7 +43,7 @@ def test_a_file_and_memory_agree(history: list[tuple[Any, ...]]) -> None:
 @pytest.mark.slow
 @some(7)
 @given(histories(40))
-def test_all_stores_agree(history: list[tuple[Any, ...]]) -> None:
+def test_all_stores_agree_on_random_histories(history: list[tuple[Any, ...]]) -> None:
     from tests.dynamodb import FreshStore
     from tests.postgres import RecycledStore
 

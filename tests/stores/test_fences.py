@@ -106,7 +106,10 @@ SHIFTED = "test_an_ack_under_another_token_is_refused", {"shift": 1}
 ZOMBIE = "test_a_zombie_writes_nothing_while_another_runs_its_job"
 RETRIED = "test_after_a_manual_retry_and_reclaim_the_old_claim_writes_nothing"
 SAVED = "test_a_zombie_saves_nothing"
-ENDED = ("test_the_end_of_a_job_wakes_those_that_wait_for_it", {"move": Move.DONE}), "test_many_ends_at_once"
+ENDED = (
+    ("test_the_end_of_a_job_wakes_the_jobs_that_wait_for_it", {"move": Move.DONE}),
+    "test_many_ends_in_one_call_wake_their_waiting_jobs",
+)
 HALTED = "test_nothing_is_claimed_while_halted"
 REFUSED = "test_a_halted_system_can_refuse_jobs"
 PAUSED = "test_a_paused_queue_gives_out_nothing"
@@ -235,7 +238,7 @@ async def test_the_unique_index_protects_dedupe_keys_from_other_writers(ours: Sq
 
 @pytest.mark.slow
 async def test_the_gate_makes_writers_wait_in_line(ours: SqliteStore, monkeypatch: Patch) -> None:
-    """Without it, whoever waits for longer than SQLite's own patience is turned away."""
+    """Without it, a writer that waits for longer than SQLite's own timeout is refused."""
     await put_beside_a_long_transaction(ours)
     monkeypatch.setattr(WriteLock, "__enter__", nobody)
     monkeypatch.setattr(WriteLock, "__exit__", nobody)
@@ -244,7 +247,7 @@ async def test_the_gate_makes_writers_wait_in_line(ours: SqliteStore, monkeypatc
 
 
 async def put_beside_a_long_transaction(store: SqliteStore, *, lasting: float = 0.3) -> None:
-    """It lasts so long in seconds, or until the other knows what becomes of him."""
+    """It lasts so long in seconds, or until the other writer is answered."""
     held = await running(store)
     other = SqliteStore(store.file.path, busy_timeout=0.05)
     async with store.completion(lambda: outcome(held, Move.DONE)):

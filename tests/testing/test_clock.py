@@ -19,12 +19,12 @@ def test_it_is_a_clock_that_starts_with_the_year_2026(clock: ManualClock) -> Non
     assert as_stores_see_it.monotonic() == 0
 
 
-def test_it_starts_when_it_is_told() -> None:
+def test_a_clock_starts_at_the_given_time() -> None:
     start = datetime(2024, 2, 29, 12, tzinfo=UTC)
     assert to_datetime(ManualClock(start).now()) == start
 
 
-def test_it_stands_still(clock: ManualClock) -> None:
+def test_a_clock_stands_still_until_it_is_advanced(clock: ManualClock) -> None:
     assert (clock.now(), clock.monotonic()) == (clock.now(), clock.monotonic())
 
 

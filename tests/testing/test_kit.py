@@ -50,7 +50,7 @@ def forget() -> None:
 # -- manual mode ----------------------------------------------------------------------------------
 
 
-async def test_jobs_are_recorded_and_run_when_told_to() -> None:
+async def test_jobs_are_recorded_and_run_by_drain() -> None:
     async with testing.manual(app) as kit:
         job = await welcome.enqueue(guest="ana")
         assert seen == []
@@ -135,7 +135,7 @@ async def test_a_job_that_goes_round_in_circles_is_found_out() -> None:
             await kit.drain(limit=100)
 
 
-async def test_what_subscribers_enqueue_belongs_to_the_drain() -> None:
+async def test_jobs_enqueued_by_subscribers_belong_to_the_drain() -> None:
     own = Mainspring("memory://")
 
     @own.task()
@@ -171,7 +171,7 @@ async def test_jobs_can_be_listed_by_task_and_status() -> None:
         assert kit.jobs("unheard of") == []
 
 
-async def test_code_with_transactions_of_its_own_is_told_which_store_to_test_on(tmp_path: Path) -> None:
+async def test_a_connection_without_a_matching_store_is_refused_with_advice(tmp_path: Path) -> None:
     with testing.manual(app), pytest.raises(ConfigurationError, match=r"testing\.manual\(app, store="):
         await welcome.using(connection=object()).enqueue(guest="ana")
     path = tmp_path / "jobs.db"

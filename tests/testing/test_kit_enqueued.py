@@ -124,14 +124,14 @@ def test_a_count_must_be_met_exactly(kit: Kit) -> None:
         assert_enqueued(kit, welcome, count=0)
 
 
-def test_nothing_at_all() -> None:
+def test_assert_enqueued_fails_if_nothing_was_enqueued() -> None:
     with manual(app) as kit:
         refute_enqueued(kit)
         with pytest.raises(AssertionError, match="nothing was enqueued at all"):
             assert_enqueued(kit, welcome)
 
 
-async def test_what_has_run_was_enqueued(kit: Kit) -> None:
+async def test_a_job_that_has_run_counts_as_enqueued(kit: Kit) -> None:
     await inspect.enqueue(room=1)
     await kit.drain()
     assert_enqueued(kit, inspect)

@@ -101,7 +101,7 @@ async def test_admitted_jobs_run_and_refused_ones_use_no_attempt(app: Mainspring
 @pytest.mark.parametrize(
     ("number", "how"), [(0, (Move.DONE, type(None))), (-1, (Move.RETRY, OSError)), (-2, (Move.RETRY, TimeoutError))]
 )
-async def test_features_are_told_how_a_run_ended(number: int, how: object) -> None:
+async def test_features_get_the_outcome_of_a_run(number: int, how: object) -> None:
     app, door = Mainspring("memory://"), Doorman()
     app.runtime.features.add(door)
 
@@ -184,11 +184,11 @@ async def test_a_feature_may_choose_jobs_itself_and_let_some_pass_at_once(app: M
     assert sorted(app.ran) == [1, 2, 4]  # type: ignore[attr-defined]
 
 
-# -- whoever was refused, and may yet pass ---------------------------------------------------------------
+# -- jobs that were refused, and may yet pass ------------------------------------------------------------
 
 
 async def test_a_job_that_concerns_several_features_does_not_stand_by(app: Mainspring) -> None:
-    """While they are asked it could pass after all, and nobody would know."""
+    """While they decide, it could pass after all, and nothing would start it."""
 
     class Curious(Doorman):
         async def admit(self, jobs: Sequence[Candidate], now: Millis) -> Mapping[str, Refusal]:
@@ -232,7 +232,7 @@ async def test_a_job_that_was_granted_meanwhile_runs_and_ends(app: Mainspring) -
     door = Quick()
     app.runtime.features.add(door)
     job = await put(app, 1, '{"door": "no"}')
-    await app.worker().drain()  # who drains waits for nobody
+    await app.worker().drain()  # a drain waits for no other worker
     assert app.ran == [1]  # type: ignore[attr-defined]
     assert door.left == [job]
 

@@ -426,7 +426,7 @@ async def test_jobs_with_different_timeouts_are_in_different_chunks() -> None:
     assert sorted(chunks) == [[1, 2], [3, 4]]
 
 
-async def test_a_chunk_handler_in_a_thread_is_told_of_its_timeout() -> None:
+async def test_a_chunk_handler_in_a_thread_sees_its_timeout() -> None:
     app, told = new_app(), threading.Event()
 
     @app.task(chunk=Chunk(2, wait=20), timeout=0.05, max_attempts=1)

@@ -183,7 +183,7 @@ def busy(now: float = NOW) -> SoloTurns:
     return turns
 
 
-def test_without_suspects_there_are_no_solo_turns() -> None:
+def test_no_solo_turn_is_due_without_suspects() -> None:
     turns = busy()
     turns.noticed(False, NOW)
     assert turns.due_in(NOW + 60, idle=True) is None

@@ -96,7 +96,7 @@ async def test_the_heartbeat_can_be_stopped_at_any_moment_and_poked_after_that()
 
 
 async def test_a_store_that_does_not_answer_is_reported_as_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a server that was stopped: the connection stands, and nobody answers."""
+    """Like a server that was stopped: the connection stands, and no answer comes."""
     monkeypatch.setattr(membership, "SILENCE_TIMEOUT", 0.01)
     contact, store = FakeContact(), FakeStore()
     store.answers.clear()

@@ -119,7 +119,7 @@ def test_the_next_outage_is_logged_anew(outage: Outage, watch: Watch, log: pytes
     assert len(fields_of(log, "store_back")) == 2
 
 
-async def test_the_contact_is_told_of_each_failure_and_of_the_end() -> None:
+async def test_the_contact_is_notified_of_each_failure_and_of_the_end() -> None:
     contact, full = FakeContact(), StoreFull()
     outage = Outage("w", cast("Contact", contact))
     outage.worked("claim")

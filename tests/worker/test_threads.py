@@ -28,7 +28,7 @@ async def test_functions_run_in_daemon_threads() -> None:
     threads.close()
 
 
-async def test_threads_are_reused() -> None:
+async def test_idle_threads_are_reused() -> None:
     threads = Threads()
     used = {await threads.run(threading.get_ident) for _ in range(20)}
     assert len(used) <= 2  # the second if the first had not yet said that it is free
@@ -79,7 +79,7 @@ async def test_exceptions_that_a_future_refuses_become_runtime_errors(error: typ
     threads.close()
 
 
-async def test_closed_threads_end() -> None:
+async def test_threads_end_after_close() -> None:
     threads = Threads()
     thread = await threads.run(threading.current_thread)
     threads.close()

@@ -1,4 +1,4 @@
-"""Jobs of tasks that a worker does not know: they stay due, delay nobody, and are told of."""
+"""Jobs of tasks that a worker does not know stay due, delay no other job, and are reported."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ async def test_jobs_of_a_claim_under_way_at_the_stop_are_handed_back() -> None:
 
 @pytest.mark.usefixtures("short_last_words")
 async def test_jobs_admitted_after_the_stop_are_handed_back(app: Mainspring) -> None:
-    """It would have to wait for others of its chunk, and nobody comes any more."""
+    """It would have to wait for other jobs of its chunk, and none is claimed any more."""
     asked, answer = asyncio.Event(), asyncio.Event()
 
     class Slow(Doorman):

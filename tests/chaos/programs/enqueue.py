@@ -35,7 +35,7 @@ def enqueue(shop: Shop, task: str, number: int, **payload: Any) -> None:
 
 
 def mixture(folder: str, who: str, seed: int, pause: float, *, patient: bool) -> None:
-    """Jobs of all kinds by all ways, for ever; who is patient tries again what the store cannot take now."""
+    """Enqueue jobs of all kinds in all ways, for ever; a patient one retries what the store cannot take now."""
     asyncio.run(_mixture(Shop(folder, who), random.Random(seed), pause, patient=patient))
 
 

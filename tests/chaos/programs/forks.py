@@ -1,7 +1,7 @@
 """Forks programs from a process that has imported everything: a start costs milliseconds, not a second.
 
 Orders come as JSON lines on standard input, each answered by one on standard output. This process is the parent, so a
-process id that it signals is never one that somebody else got meanwhile. At the end of its input it kills what is left.
+process id that it signals never belongs to another process. At the end of its input it kills what is left.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def followed(app: Mainspring) -> list[tuple[Any, ...]]:
     return found
 
 
-async def test_when_all_have_completed(app: Mainspring, kit: Kit) -> None:
+async def test_on_success_and_on_finished_follow_if_all_jobs_complete(app: Mainspring, kit: Kit) -> None:
     batch = await app.batch([work(app, "a"), work(app, "b", delay=10)], **follow_ups(app))
     await kit.time.advance(seconds=9)
     assert (followed(app), await batch.progress()) == ([], BatchProgress(batch.id, 2, completed=1))
@@ -66,7 +66,7 @@ async def test_when_all_have_completed(app: Mainspring, kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("how", ["fails", "cancelled"])
-async def test_when_one_has_not(app: Mainspring, kit: Kit, how: str) -> None:
+async def test_on_failure_follows_if_a_job_fails_or_is_cancelled(app: Mainspring, kit: Kit, how: str) -> None:
     jobs = [work(app, "a"), work(app, "b", fails=how == "fails", delay=5), work(app, "c")]
     batch = await app.batch(jobs, **follow_ups(app))
     await kit.drain()
@@ -94,14 +94,14 @@ async def test_retries_are_waited_for(app: Mainspring, kit: Kit) -> None:
     assert followed(app) == [("finished", 1, 0, 0), ("success", 1, 0, 0)]
 
 
-async def test_an_empty_one_has_succeeded(app: Mainspring, kit: Kit) -> None:
+async def test_an_empty_batch_has_succeeded(app: Mainspring, kit: Kit) -> None:
     batch = await app.batch([], **follow_ups(app))
     await kit.drain()
     assert (await batch.progress()).fraction == 1.0
     assert followed(app) == [("finished", 0, 0, 0), ("success", 0, 0, 0)]
 
 
-async def test_nothing_need_follow(app: Mainspring, kit: Kit) -> None:
+async def test_a_batch_without_follow_ups_completes(app: Mainspring, kit: Kit) -> None:
     batch = await app.batch([work(app, "a")])
     await kit.drain()
     assert (await batch.progress()).succeeded
@@ -135,7 +135,7 @@ async def test_members_that_retention_removed_have_finished(app: Mainspring, kit
     assert followed(app) == [("finished", 1, 0, 0), ("success", 1, 0, 0)]
 
 
-async def test_it_is_found_by_its_id(app: Mainspring, kit: Kit) -> None:
+async def test_a_batch_is_found_by_its_id(app: Mainspring, kit: Kit) -> None:
     made = await app.batch([work(app, "a"), work(app, "b")])
     found = await app.batches.get(made.id)
     assert (found.id, found.jobs) == (made.id, made.jobs)
@@ -143,7 +143,7 @@ async def test_it_is_found_by_its_id(app: Mainspring, kit: Kit) -> None:
         await app.batches.get("nothing")
 
 
-async def test_what_is_known_of_it_is_kept_for_a_while(app: Mainspring, kit: Kit) -> None:
+async def test_a_batchs_progress_is_kept_for_a_month(app: Mainspring, kit: Kit) -> None:
     batch = await app.batch([work(app, "a")])
     await kit.drain()
     await kit.time.advance(days=29)
@@ -154,7 +154,9 @@ async def test_what_is_known_of_it_is_kept_for_a_while(app: Mainspring, kit: Kit
         await batch.progress()
 
 
-async def test_several_pages_of_members(app: Mainspring, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_may_have_several_pages_of_jobs(
+    app: Mainspring, kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(batches, "PAGE_SIZE", 3)
     jobs = [work(app, str(number), fails=number == 4, delay=(number * 7) % 10) for number in range(10)]
     batch = await app.batch(jobs, **follow_ups(app))
@@ -204,14 +206,14 @@ async def test_a_process_died_before_it_marked_the_batch_as_complete(
     assert followed(app) == [("finished", 2, 0, 0), ("success", 2, 0, 0)]
 
 
-async def test_inline_it_runs_to_its_end(app: Mainspring) -> None:
+async def test_a_batch_runs_to_its_end_inline(app: Mainspring) -> None:
     async with inline(app):
         batch = await app.batch([work(app, "a"), work(app, "b")], **follow_ups(app))
         assert (await batch.progress()).succeeded
     assert followed(app) == [("finished", 2, 0, 0), ("success", 2, 0, 0)]
 
 
-async def test_on_every_store_what_follows_does_so_once(new_app: Callable[[], Mainspring]) -> None:
+async def test_follow_ups_run_once_on_every_store(new_app: Callable[[], Mainspring]) -> None:
     apps = [new_app(), new_app()]
     done: list[str] = []
 
@@ -243,7 +245,7 @@ async def is_idle(app: Mainspring) -> bool:
 # -- listing ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_list_of_all_newest_first(app: Mainspring, kit: Kit) -> None:
+async def test_batches_are_listed_newest_first(app: Mainspring, kit: Kit) -> None:
     done = await app.batch([work(app, "a"), work(app, "b", fails=True)])
     await kit.drain()
     waits = await app.batch([work(app, "c", delay=60)])
@@ -263,7 +265,9 @@ async def test_a_list_of_all_newest_first(app: Mainspring, kit: Kit) -> None:
     ] * 2  # jobs are gone
 
 
-async def test_one_that_never_came_in(app: Mainspring, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_that_was_never_completely_inserted_is_abandoned(
+    app: Mainspring, kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def nothing(jobs: list[NewJob], connection: Any = None) -> Any:
         raise OSError
 
@@ -279,7 +283,7 @@ async def test_one_that_never_came_in(app: Mainspring, kit: Kit, monkeypatch: py
     assert (await app.batches.cancel(only.id)).count == 0
 
 
-async def test_on_every_store_it_goes_from_page_to_page(new_app: Callable[[], Mainspring]) -> None:
+async def test_batches_are_listed_page_by_page_on_every_store(new_app: Callable[[], Mainspring]) -> None:
     async with new_app() as app:
         assert (await app.batches.list()).batches == []
         made = [(await app.batch([])).id for _ in range(5)]
@@ -297,7 +301,9 @@ async def test_on_every_store_it_goes_from_page_to_page(new_app: Callable[[], Ma
 # -- cancelling -----------------------------------------------------------------------------------------------
 
 
-async def test_cancelled_what_has_not_finished_ends(app: Mainspring, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelling_a_batch_cancels_its_unfinished_jobs(
+    app: Mainspring, kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(batches, "PAGE_SIZE", 3)
     jobs = [work(app, str(number), delay=60 * (number % 2)) for number in range(8)]
     batch = await app.batch(jobs, **follow_ups(app))
@@ -315,7 +321,7 @@ async def test_cancelled_what_has_not_finished_ends(app: Mainspring, kit: Kit, m
     assert (await batch.cancel()).count == 0
 
 
-async def test_cancelled_after_its_end_nothing_changes(app: Mainspring, kit: Kit) -> None:
+async def test_cancelling_a_finished_batch_changes_nothing(app: Mainspring, kit: Kit) -> None:
     batch = await app.batch([work(app, "a")], **follow_ups(app))
     await kit.drain()
     assert (await batch.cancel()).count == 0
@@ -333,7 +339,7 @@ async def test_nothing_follows_if_its_own_job_is_cancelled_too(app: Mainspring, 
     assert (followed(app), app.ran) == ([], [])  # type: ignore[attr-defined]
 
 
-async def test_on_every_store_a_running_member_is_asked_to_stop(new_app: Callable[[], Mainspring]) -> None:
+async def test_cancelling_a_batch_stops_its_running_jobs_on_every_store(new_app: Callable[[], Mainspring]) -> None:
     app, started = new_app(), asyncio.Event()
     done: list[tuple[str, int]] = []
 
@@ -380,7 +386,7 @@ async def test_a_link_that_comes_after_others_waits_for_them_too(app: Mainspring
     assert app.ran == ["a", "other", "b", "c"]  # type: ignore[attr-defined]
 
 
-async def test_if_a_link_breaks_the_rest_is_cancelled(app: Mainspring, kit: Kit) -> None:
+async def test_the_rest_of_a_chain_is_cancelled_if_a_job_fails(app: Mainspring, kit: Kit) -> None:
     handles = await app.chain(work(app, "a"), work(app, "b", fails=True), work(app, "c"), work(app, "d"))
     await kit.drain()
     statuses = [(await handle.get()).status for handle in handles]

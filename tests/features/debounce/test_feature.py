@@ -66,7 +66,7 @@ async def test_each_enqueue_puts_the_job_off_and_the_last_payload_wins(app: Main
     assert ran(app) == [3]
 
 
-async def test_not_beyond_the_longest_wait(app: Mainspring, kit: Kit) -> None:
+async def test_a_job_is_not_put_off_beyond_max_wait(app: Mainspring, kit: Kit) -> None:
     index = app.tasks["index"].using(debounce=Debounce("doc 7", wait=5, max_wait=12))
     for version in range(4):
         await index.enqueue(version=version)
@@ -75,7 +75,7 @@ async def test_not_beyond_the_longest_wait(app: Mainspring, kit: Kit) -> None:
     assert [job.payload for job in kit.jobs("index", status=Status.PENDING)] == [{"version": 3}]
 
 
-async def test_keys_and_tasks_are_apart(app: Mainspring, kit: Kit) -> None:
+async def test_keys_and_tasks_are_debounced_separately(app: Mainspring, kit: Kit) -> None:
     for task in ("index", "other"):
         for key in ("a", "b"):
             assert (await app.tasks[task].using(debounce=Debounce(key, wait=5)).enqueue(version=1)).created
@@ -144,7 +144,7 @@ async def test_a_retry_without_a_newer_one_runs(app: Mainspring, kit: Kit) -> No
     assert ran(app) == [1, 1]
 
 
-async def test_what_was_replaced_can_be_retried_by_hand(app: Mainspring, kit: Kit) -> None:
+async def test_a_replaced_job_can_be_retried_by_hand(app: Mainspring, kit: Kit) -> None:
     app.fails = 1  # type: ignore[attr-defined]
     index = app.tasks["index"].using(replace="doc 7")
     first = await index.enqueue(version=1)
@@ -156,7 +156,7 @@ async def test_what_was_replaced_can_be_retried_by_hand(app: Mainspring, kit: Ki
     assert ran(app) == [1, 2, 1]
 
 
-async def test_it_is_told_like_any_other_duplicate(app: Mainspring, kit: Kit) -> None:
+async def test_a_replaced_enqueue_emits_job_deduplicated(app: Mainspring, kit: Kit) -> None:
     told: list[JobDeduplicated] = []
     app.runtime.bus.subscribe(JobDeduplicated, told.append)
     index = app.tasks["index"].using(replace="doc 7", delay=5)
@@ -165,7 +165,7 @@ async def test_it_is_told_like_any_other_duplicate(app: Mainspring, kit: Kit) ->
     assert [(event.job_id, event.dedupe_key) for event in told] == [(handles[0].id, "doc 7")]
 
 
-def test_from_code_without_an_event_loop(app: Mainspring) -> None:
+def test_replace_works_without_an_event_loop(app: Mainspring) -> None:
     index = app.tasks["index"].using(replace="doc 7", delay=60)
     first, second = index.enqueue_sync(version=1), index.enqueue_sync(version=2)
     assert (first.created, second.created, first.id) == (True, False, second.id)
@@ -289,11 +289,11 @@ def test_bad_windows_are_refused(make: Callable[[], object], says: str) -> None:
         ({"replace": ""}, "needs a key"),
     ],
 )
-def test_options_that_contradict_each_other(app: Mainspring, options: dict[str, Any], says: str) -> None:
+def test_contradictory_options_are_refused(app: Mainspring, options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         app.tasks["index"].using(**options)
 
 
-def test_what_looks_for_another_job_cannot_be_prepared(app: Mainspring) -> None:
+def test_a_job_with_replace_cannot_be_prepared(app: Mainspring) -> None:
     with pytest.raises(ConfigurationError, match="cannot be prepared"):
         app.tasks["index"].using(replace="a").prepare(version=1)

@@ -131,7 +131,7 @@ async def test_a_persons_quiet_hours_are_kept(app: Mainspring, kit: Kit) -> None
     assert sent(app) == ["01 19:00"] * 3
 
 
-async def test_a_person_who_moves_gets_messages_in_the_new_hours(app: Mainspring, kit: Kit, ana: Person) -> None:
+async def test_a_message_follows_the_persons_new_time_zone(app: Mainspring, kit: Kit, ana: Person) -> None:
     await app.tasks["greet"].enqueue(person_id="ana")
     await app.people.update("ana", tz="Asia/Tokyo")  # where it is 04:00 then
     await at(kit, 12, day=2)

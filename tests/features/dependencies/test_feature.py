@@ -38,7 +38,7 @@ async def put(app: Mainspring, name: str, *, fails: bool = False, **using: Any) 
     return (await app.tasks["work"].using(**using).enqueue(name=name, fails=fails)).id
 
 
-async def test_it_starts_after_the_last_of_them(app: Mainspring, kit: Kit) -> None:
+async def test_a_job_starts_after_the_last_job_before_it(app: Mainspring, kit: Kit) -> None:
     soon, later = await put(app, "soon", delay=5), await put(app, "later", delay=30)
     last = await put(app, "last", after=[later, soon])
     assert (await app.jobs.get(last)).status is Status.SUSPENDED
@@ -48,7 +48,7 @@ async def test_it_starts_after_the_last_of_them(app: Mainspring, kit: Kit) -> No
     assert app.ran == ["soon", "later", "last"]  # type: ignore[attr-defined]
 
 
-async def test_handles_jobs_and_ids(app: Mainspring, kit: Kit) -> None:
+async def test_after_takes_handles_jobs_and_ids(app: Mainspring, kit: Kit) -> None:
     handle = await app.tasks["work"].enqueue(name="a")
     for after in ([handle], [await handle.get()], [handle.id], (handle,), handle, handle.id):
         await put(app, "b", after=after)
@@ -56,7 +56,7 @@ async def test_handles_jobs_and_ids(app: Mainspring, kit: Kit) -> None:
     assert app.ran == ["a", *"bbbbbb"]  # type: ignore[attr-defined]
 
 
-async def test_what_has_finished_already_is_not_waited_for(app: Mainspring, kit: Kit) -> None:
+async def test_a_finished_job_is_not_waited_for(app: Mainspring, kit: Kit) -> None:
     first = await put(app, "a")
     await kit.drain()
     assert (await app.jobs.get(await put(app, "b", after=[first]))).status is Status.PENDING
@@ -64,7 +64,7 @@ async def test_what_has_finished_already_is_not_waited_for(app: Mainspring, kit:
     assert app.ran == ["a", "b"]  # type: ignore[attr-defined]
 
 
-async def test_if_one_did_not_complete_it_is_cancelled_and_says_which(app: Mainspring, kit: Kit) -> None:
+async def test_a_job_is_cancelled_with_a_reason_if_one_before_it_fails(app: Mainspring, kit: Kit) -> None:
     good, bad = await put(app, "good"), await put(app, "bad", fails=True)
     job = await app.jobs.get(await put(app, "after", after=[bad, good]))
     last = await app.jobs.get(await put(app, "after that", after=[job]))
@@ -75,7 +75,7 @@ async def test_if_one_did_not_complete_it_is_cancelled_and_says_which(app: Mains
     assert (last.status, last.reason) == (Status.CANCELLED, f"job {job.id}, which comes before, is cancelled")
 
 
-async def test_or_it_runs_all_the_same(app: Mainspring, kit: Kit) -> None:
+async def test_a_job_with_on_failed_run_runs_although_one_before_it_failed(app: Mainspring, kit: Kit) -> None:
     bad = await put(app, "bad", fails=True)
     await put(app, "after", after=[bad], on_failed="run")
     await kit.drain()
@@ -83,7 +83,7 @@ async def test_or_it_runs_all_the_same(app: Mainspring, kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("how", ["cancel", "delete"])
-async def test_one_that_ends_by_hand_is_not_waited_for(app: Mainspring, kit: Kit, how: str) -> None:
+async def test_a_job_ended_by_hand_is_not_waited_for(app: Mainspring, kit: Kit, how: str) -> None:
     """One that is gone counts as finished, like those that retention has removed."""
     first = await put(app, "a", delay=3600)
     job = await put(app, "b", after=[first])
@@ -93,7 +93,7 @@ async def test_one_that_ends_by_hand_is_not_waited_for(app: Mainspring, kit: Kit
     assert (await app.jobs.get(job)).status is expected
 
 
-async def test_with_a_time_of_its_own_it_waits_for_both(app: Mainspring, kit: Kit) -> None:
+async def test_a_job_with_a_delay_waits_for_its_time_and_the_jobs_before_it(app: Mainspring, kit: Kit) -> None:
     first = await put(app, "a", delay=5)
     await put(app, "b", after=[first], delay=60)
     await put(app, "c", after=[first], run_at=START + timedelta(seconds=2))
@@ -191,12 +191,12 @@ async def test_a_prepared_job_that_may_turn_out_to_be_another_is_refused(app: Ma
         ({"after": [], "on_failed": "explode"}, '"cancel" or "run"'),
     ],
 )
-def test_what_cannot_be(app: Mainspring, using: dict[str, Any], says: str) -> None:
+def test_invalid_options_are_refused(app: Mainspring, using: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         app.tasks["work"].using(**using)
 
 
-async def test_whatever_happens_at_once_nothing_starts_early_or_never(new_app: Callable[[], Mainspring]) -> None:
+async def test_no_concurrent_job_starts_early_or_never(new_app: Callable[[], Mainspring]) -> None:
     apps = [new_app(), new_app()]
     done: list[int] = []
     early: list[tuple[int, int]] = []
@@ -218,7 +218,7 @@ async def test_whatever_happens_at_once_nothing_starts_early_or_never(new_app: C
     assert (sorted(done), early) == (list(range(24)), [])
 
 
-async def test_the_others_may_come_from_a_generator(app: Mainspring, kit: Kit) -> None:
+async def test_after_takes_a_generator(app: Mainspring, kit: Kit) -> None:
     task: Any = app.tasks["work"]
     others = [await task.using(delay=60).enqueue(name=name) for name in "ab"]
     await task.using(after=(other for other in others)).enqueue(name="last")
@@ -228,7 +228,7 @@ async def test_the_others_may_come_from_a_generator(app: Mainspring, kit: Kit) -
     assert app.ran == ["a", "b", "last"]  # type: ignore[attr-defined]
 
 
-def test_what_is_no_job_is_refused(app: Mainspring) -> None:
+def test_a_task_instead_of_a_job_is_refused(app: Mainspring) -> None:
     task: Any = app.tasks["work"]
     with pytest.raises(ConfigurationError, match="but <Task work> is not one"):
         task.using(after=[task])

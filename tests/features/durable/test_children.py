@@ -105,7 +105,7 @@ async def test_a_child_that_failed_is_named_and_may_be_retried(kit: Kit) -> None
     assert ran == ["fine", "broken", "repaired"]
 
 
-async def test_or_is_among_the_results(quick: Kit) -> None:
+async def test_gather_can_return_the_error_of_a_failed_child(quick: Kit) -> None:
     render = render_task(quick.app, [])
     seen: list[list[Any]] = []
 
@@ -123,7 +123,7 @@ async def test_or_is_among_the_results(quick: Kit) -> None:
     assert len(seen) == 2
 
 
-async def test_a_child_that_is_gone(quick: Kit) -> None:
+async def test_a_deleted_child_is_an_error_for_its_parent(quick: Kit) -> None:
     render = render_task(quick.app, [])
 
     @quick.app.task(max_attempts=1)
@@ -220,7 +220,7 @@ async def test_another_number_of_children_is_a_change(quick: Kit) -> None:
     assert "gathers 3 children, but had 2 before" in str(error)
 
 
-async def test_many_children_at_once(kit: Kit) -> None:
+async def test_a_job_can_have_many_children_at_once(kit: Kit) -> None:
     """More than a transaction of DynamoDB takes."""
     later = render_task(kit.app, []).using(delay=3600)
 
@@ -235,7 +235,7 @@ async def test_many_children_at_once(kit: Kit) -> None:
     assert (await job.get()).waits_for == f"job:{children[-1].id}"
 
 
-async def test_children_are_told_of(quick: Kit) -> None:
+async def test_a_spawned_child_emits_job_created(quick: Kit) -> None:
     render = render_task(quick.app, [])
     events = record(quick.app, JobCreated)
 
@@ -345,14 +345,14 @@ async def eventually_children(app: Mainspring) -> list[Any]:
         (lambda ctx, _: ctx.sleep("5m"), "'5m' is not a length of time"),
     ],
 )
-async def test_what_cannot_be_is_explained(call: Any, said: str) -> None:
+async def test_invalid_calls_are_refused_with_the_reason(call: Any, said: str) -> None:
     app = Mainspring("memory://")
     render = render_task(app, [])
     with pytest.raises(ConfigurationError, match=said):
         await call(Context.detached(), render)
 
 
-async def test_tasks_are_no_prepared_jobs() -> None:
+async def test_a_task_in_place_of_a_prepared_job_is_refused() -> None:
     app = Mainspring("memory://")
     render: Any = render_task(app, [])
     for call in (app.enqueue_all([render]), app.batch([render]), app.batch([], on_success=render), app.chain(render)):

@@ -43,19 +43,19 @@ def plain_work(ctx: Context, text: str) -> list[Any]:
     return [said, opened and opened.payload, *ctx.gather_sync(ctx.spawn_sync(child, number=1))]
 
 
-async def test_called_directly() -> None:
+async def test_a_durable_function_can_be_called_directly() -> None:
     ctx = Context.detached(signals={"door": ["open", None]}, results={"child": lambda number: number * 10})
     assert await work(ctx, text="a") == ["A", "open", None, 10, 20]
     ctx = Context.detached(results={"child": 7})
     assert await work(ctx, text="a") == ["A", None, None, 7, 7]
 
 
-def test_called_directly_in_a_thread() -> None:
+def test_a_durable_function_can_be_called_directly_in_a_thread() -> None:
     ctx = Context.detached(signals={"door": "open"}, results={"child": 7})
     assert plain_work(ctx, text="a") == ["A", "open", 7]
 
 
-async def test_children_that_fail() -> None:
+async def test_failures_of_children_can_be_given_to_a_detached_context() -> None:
     failed = JobFailed("no")
     ctx = Context.detached(results={"child": failed})
     with pytest.raises(JobFailed):
@@ -72,7 +72,7 @@ async def test_names_are_checked_here_too() -> None:
         await ctx.step("a", shout, "a")
 
 
-async def test_inline() -> None:
+async def test_children_run_at_once_inline_and_sleeps_wait() -> None:
     """Children run at once, sleep is for later."""
     async with testing.inline(app) as kit:
 
@@ -89,7 +89,7 @@ async def test_inline() -> None:
         assert (await job.get()).result == [10, 20]
 
 
-async def test_where_nothing_is_durable() -> None:
+async def test_durable_calls_in_a_process_of_their_own_are_refused() -> None:
     ctx = Context(claim_of())
     for call in (lambda: ctx.sleep(5), lambda: ctx.step("a", shout, "a"), lambda: ctx.wait_for("door")):
         with pytest.raises(ConfigurationError, match="in its own process"):

@@ -79,7 +79,7 @@ def test_a_name_stands_for_one_thing() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "  ", "n" * 201, "a\nb", "\x00", "\udc80", None, 7])
-def test_names_that_cannot_be(name: Any) -> None:
+def test_invalid_names_are_refused(name: Any) -> None:
     with pytest.raises(ConfigurationError, match="one line of 1 to 200 printable characters"):
         journal().ask(name, "step", 0)
 

@@ -100,13 +100,15 @@ async def play(kit: Kit, signals: dict[datetime, Any], stay: Stay = STAY) -> str
     ],
     ids=["early", "on time", "after the first", "cancelled", "held", "no-show", "too late"],
 )
-async def test_a_day(done: list[tuple[str, str]], signals: dict[datetime, Any], ending: str, expected: Any) -> None:
+async def test_each_course_of_the_day_ends_as_expected(
+    done: list[tuple[str, str]], signals: dict[datetime, Any], ending: str, expected: Any
+) -> None:
     async with testing.manual(app, start=MORNING.astimezone(UTC)) as kit:
         assert await play(kit, signals) == ending
     assert done == expected
 
 
-async def test_who_arrives_late_is_given_time(done: list[tuple[str, str]]) -> None:
+async def test_a_late_arrival_gets_four_hours_across_a_clock_change(done: list[tuple[str, str]]) -> None:
     """The clocks go forward in that night: four hours are four hours."""
     night = datetime(2026, 3, 28, 8, tzinfo=PARIS)
     stay = STAY.model_copy(update={"night": date(2026, 3, 28), "eta": night.replace(hour=23)})

@@ -1,4 +1,4 @@
-"""Durable functions and those who signal to them, each with a store of its own over the same jobs."""
+"""Durable functions and the senders of their signals, each with a store of its own over the same jobs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def define(app: Mainspring) -> None:
 
 
 async def test_no_signal_and_no_end_of_a_child_is_missed(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two workers, and a third process that signals at random moments. There is no net: nobody looks by himself."""
+    """Two workers, and a third process that signals at random moments. There is no net: no job looks by itself."""
     monkeypatch.setattr(suspension, "RECHECK_DELAYS", (3_600_000,))
     one, other, sender = new_app(), new_app(), new_app()
     rng = random.Random(7)

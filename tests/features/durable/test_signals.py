@@ -1,4 +1,4 @@
-"""Signals: nobody misses one, whoever came first."""
+"""No wait misses a signal, whichever comes first."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def waiter(app: Mainspring, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("first", ["signal", "wait"])
-async def test_whichever_comes_first(kit: Kit, first: str) -> None:
+async def test_a_signal_is_received_whether_it_or_the_wait_comes_first(kit: Kit, first: str) -> None:
     wait = waiter(kit.app, timeout=HOUR)
     if first == "signal":
         sent = await kit.app.signal("door:1", {"who": "ana"})
@@ -50,7 +50,7 @@ async def test_whichever_comes_first(kit: Kit, first: str) -> None:
     assert (await job.get()).result == {"who": "ana"}
 
 
-async def test_or_nothing_comes(kit: Kit) -> None:
+async def test_a_wait_without_a_signal_times_out(kit: Kit) -> None:
     job = await waiter(kit.app, timeout=2 * HOUR).enqueue("door:1")
     await kit.time.advance(hours=1.9, raise_errors=True)
     assert (await job.get()).status is Status.SUSPENDED
@@ -75,7 +75,7 @@ async def test_a_thread_may_wait(quick: Kit) -> None:
     assert (await job.get()).result == [None, 7, "door", sent_at]
 
 
-async def test_everybody_sees_each_once_in_order(kit: Kit) -> None:
+async def test_each_waiting_job_sees_each_signal_once_in_order(kit: Kit) -> None:
     seen: dict[str, list[Any]] = {"a": [], "b": []}
 
     @kit.app.task()
@@ -99,7 +99,7 @@ async def test_everybody_sees_each_once_in_order(kit: Kit) -> None:
     assert [(await job.get()).result for job in jobs] == [[0, 1, 2, 3, None]] * 2
 
 
-async def test_sent_again_under_its_id_it_is_the_same(kit: Kit) -> None:
+async def test_a_signal_sent_again_with_its_id_is_the_same(kit: Kit) -> None:
     @kit.app.task()
     async def count(ctx: Context) -> list[Any]:
         seen = []
@@ -159,7 +159,7 @@ async def test_a_sender_whose_clock_is_behind_is_heard(quick: Kit, monkeypatch: 
     assert (await job.get()).result == ["first", "second"]
 
 
-async def test_what_came_after_the_timeout_came_too_late(quick: Kit) -> None:
+async def test_a_signal_after_the_timeout_is_too_late(quick: Kit) -> None:
     """Even if the job had no chance to notice the time before that."""
     job = await waiter(quick.app, timeout=HOUR).enqueue("door")
     await quick.drain()
@@ -169,7 +169,7 @@ async def test_what_came_after_the_timeout_came_too_late(quick: Kit) -> None:
     assert (await job.get()).result == "timeout"
 
 
-async def test_what_is_recorded_stays_so(quick: Kit) -> None:
+async def test_a_recorded_timeout_is_not_undone_by_a_later_signal(quick: Kit) -> None:
     """A timeout is a fact: a signal that comes later does not undo what followed from it."""
 
     @quick.app.task()
@@ -193,7 +193,9 @@ async def test_signals_are_kept_for_so_long(kit: Kit) -> None:
     assert (await job.get()).result == "timeout"
 
 
-async def test_a_sender_that_died_before_it_called(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_signal_is_received_although_its_sender_died_before_the_wake(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its signal is written; any worker calls in its place."""
     job = await waiter(kit.app).enqueue("door")
     await kit.drain(raise_errors=True)
@@ -257,7 +259,7 @@ async def test_the_net_under_a_worker_that_died_before_its_second_look(quick: Ki
     assert (await job.get()).result == 1
 
 
-async def test_side_by_side(quick: Kit) -> None:
+async def test_two_waits_can_run_in_parallel(quick: Kit) -> None:
     """A job waits for one key at a time; it looks after the other within a minute."""
 
     @quick.app.task()
@@ -274,7 +276,7 @@ async def test_side_by_side(quick: Kit) -> None:
     assert (await job.get()).result == [1, 2]
 
 
-async def test_a_wait_is_told_of(quick: Kit) -> None:
+async def test_a_wait_emits_job_suspended(quick: Kit) -> None:
     events = record(quick.app, JobSuspended)
     await waiter(quick.app).enqueue("door")
     await quick.drain()
@@ -282,14 +284,14 @@ async def test_a_wait_is_told_of(quick: Kit) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "k" * 181, "a\x00", "\udc80", 7])
-async def test_keys_that_cannot_be(quick: Kit, key: Any) -> None:
+async def test_invalid_keys_are_refused(quick: Kit, key: Any) -> None:
     with pytest.raises(ConfigurationError, match="the key of a signal"):
         await quick.app.signal(key)
     with pytest.raises(ConfigurationError, match="the id of a signal"):
         await quick.app.signal("door", id=key)
 
 
-async def test_the_longest_key(kit: Kit) -> None:
+async def test_the_longest_key_and_id_can_be_used(kit: Kit) -> None:
     key = "ü" * 180
     await kit.app.signal(key, 1, id=key)
     job = await waiter(kit.app, timeout=0).enqueue(key)

@@ -55,7 +55,7 @@ async def test_a_sleep_that_is_woken_early_continues(kit: Kit) -> None:
     job = await nap.enqueue()
     await kit.drain()
     real = (await job.get()).run_at
-    kit.clock.shift(-1800)  # somebody sets the clock back
+    kit.clock.shift(-1800)  # the clock is set back
     kit.clock.advance(3600)
     ran = await kit.drain(raise_errors=True)
     assert [run.status for run in ran] == []
@@ -152,7 +152,7 @@ async def test_the_time_is_taken_once(quick: Kit) -> None:
         (datetime(2026, 10, 25, 2, 30), "second", datetime(2026, 10, 25, 1, 30, tzinfo=UTC)),
     ],
 )
-async def test_local_times(quick: Kit, local: datetime, fold: str, utc: datetime) -> None:
+async def test_sleep_until_takes_local_times(quick: Kit, local: datetime, fold: str, utc: datetime) -> None:
     @quick.app.task()
     async def nap(ctx: Context) -> None:
         await ctx.sleep_until(local, tz="Europe/Berlin", fold=fold)  # type: ignore[arg-type]
@@ -171,7 +171,7 @@ async def test_local_times(quick: Kit, local: datetime, fold: str, utc: datetime
         (datetime(9999, 12, 31, tzinfo=UTC), None, "9999"),
     ],
 )
-async def test_times_that_cannot_be(quick: Kit, moment: datetime, tz: str | None, problem: str) -> None:
+async def test_invalid_times_are_refused(quick: Kit, moment: datetime, tz: str | None, problem: str) -> None:
     @quick.app.task()
     async def nap(ctx: Context) -> None:
         with pytest.raises(ConfigurationError, match=problem):
@@ -236,7 +236,7 @@ async def test_branches_that_sleep_side_by_side_sleep_at_once(quick: Kit) -> Non
     assert [(await job.get()).status for job in jobs] == [Status.COMPLETED] * 2
 
 
-async def test_one_of_them_does_not_end_the_other(quick: Kit) -> None:
+async def test_a_sleep_in_one_branch_does_not_end_another(quick: Kit) -> None:
     """Woken early by a signal, the one that sleeps still has its time before it."""
     done: list[timedelta] = []
 
@@ -283,7 +283,7 @@ async def test_a_sleep_in_a_branch_needs_a_name(quick: Kit) -> None:
     await quick.drain(raise_errors=True)
 
 
-async def test_a_sleep_is_told_of(quick: Kit) -> None:
+async def test_a_sleep_emits_job_suspended(quick: Kit) -> None:
     events = record(quick.app, JobSuspended)
 
     @quick.app.task()
@@ -296,7 +296,7 @@ async def test_a_sleep_is_told_of(quick: Kit) -> None:
     assert (event.job_id, event.until, event.waits_for) == (job.id, START + timedelta(seconds=60), None)
 
 
-async def test_each_stretch_has_all_attempts(quick: Kit) -> None:
+async def test_each_stretch_between_sleeps_has_all_attempts(quick: Kit) -> None:
     failures = [2, 2]
 
     @quick.app.task(retry=Retry.delays(1, 1))
@@ -312,7 +312,7 @@ async def test_each_stretch_has_all_attempts(quick: Kit) -> None:
     assert (await job.get()).status is Status.COMPLETED
 
 
-async def test_in_a_process_of_its_own_there_is_nothing_durable() -> None:
+async def test_steps_in_a_process_of_its_own_are_refused() -> None:
     app = Mainspring("memory://")
     with pytest.raises(ConfigurationError, match="cannot run in their own process"):
 

@@ -1,4 +1,4 @@
-"""How far a job is, for whoever looks; and beginning again from a step."""
+"""The states of a job's steps, and retries from a step."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ async def test_a_step_that_failed_is_known_though_it_was_not_declared(kit: Kit) 
     assert ((await job.get()).status, done) == (Status.COMPLETED, ["prepare", "something else", "render", "upload"])
 
 
-async def test_only_from_a_step_that_is_there(quick: Kit) -> None:
+async def test_a_retry_from_an_unknown_step_is_refused(quick: Kit) -> None:
     job = await film_task(quick.app, [], {"render"}).enqueue()
     await quick.time.advance(minutes=1)
     said = "not done a step 'upload'; it has done: prepare, something else, pause, render"
@@ -208,7 +208,7 @@ async def test_a_running_or_sleeping_job_is_not_retried(quick: Kit) -> None:
 
 
 @pytest.mark.parametrize("steps", ["prepare", ["a", "a"], [""]])
-def test_declarations_that_cannot_be(steps: Any) -> None:
+def test_invalid_declarations_are_refused(steps: Any) -> None:
     app = Mainspring("memory://")
     with pytest.raises(ConfigurationError):
-        app.task(steps=steps)(test_declarations_that_cannot_be)
+        app.task(steps=steps)(test_invalid_declarations_are_refused)

@@ -149,7 +149,7 @@ async def test_outputs_come_back_as_what_they_were(quick: Kit) -> None:
     )
 
 
-async def test_what_is_not_json_is_an_error_before_the_step_counts(quick: Kit) -> None:
+async def test_an_output_that_is_not_json_is_an_error_and_not_recorded(quick: Kit) -> None:
     @quick.app.task()
     async def work(ctx: Context) -> None:
         await ctx.step("lock", lambda: threading.Lock())  # noqa: PLW0108 - since Python 3.13 Lock itself is a type
@@ -235,7 +235,7 @@ async def test_a_failure_that_was_caught_is_met_again(kit: Kit, ledger: Ledger) 
     ],
     ids=["text", "list", "bytes"],
 )
-async def test_of_a_caught_failure_only_so_much_is_kept(kit: Kit, args: tuple[Any, ...], message: str) -> None:
+async def test_a_caught_failure_is_shortened(kit: Kit, args: tuple[Any, ...], message: str) -> None:
     """Megabytes of it would hold up what other jobs write."""
     met: list[str] = []
 

@@ -40,14 +40,14 @@ def skip(kit: Kit, seconds: float) -> None:
     kit.clock.advance(seconds)
 
 
-async def test_what_starts_in_time_runs(app: Mainspring, kit: Kit) -> None:
+async def test_a_job_that_starts_in_time_runs(app: Mainspring, kit: Kit) -> None:
     job = await app.tasks["code"].enqueue()
     skip(kit, 60)
     await kit.drain()
     assert (await outcome(app, job.id))[0] is Status.COMPLETED
 
 
-async def test_what_does_not_is_dropped_and_says_why(app: Mainspring, kit: Kit) -> None:
+async def test_an_expired_job_is_cancelled_with_the_reason(app: Mainspring, kit: Kit) -> None:
     job = await app.tasks["code"].enqueue()
     skip(kit, 61)
     await kit.drain()
@@ -69,14 +69,16 @@ async def test_what_does_not_is_dropped_and_says_why(app: Mainspring, kit: Kit) 
     ],
 )
 @pytest.mark.parametrize("late", [False, True])
-async def test_from_when_on(app: Mainspring, kit: Kit, using: dict[str, Any], in_time: float, late: bool) -> None:
+async def test_expiry_counts_from_the_due_time(
+    app: Mainspring, kit: Kit, using: dict[str, Any], in_time: float, late: bool
+) -> None:
     job = await app.tasks["code"].using(**using).enqueue()
     skip(kit, in_time + late)
     await kit.drain()
     assert (await outcome(app, job.id))[0] is (Status.CANCELLED if late else Status.COMPLETED)
 
 
-async def test_one_that_was_put_off_by_newer_ones_counts_from_the_last(app: Mainspring, kit: Kit) -> None:
+async def test_expiry_of_a_debounced_job_counts_from_the_last_enqueue(app: Mainspring, kit: Kit) -> None:
     code = app.tasks["code"].using(debounce=Debounce("a", wait=50))
     job = await code.enqueue()
     for _ in range(5):
@@ -95,14 +97,14 @@ async def test_retries_are_not_dropped(app: Mainspring, kit: Kit) -> None:
     assert app.ran == 3  # type: ignore[attr-defined]
 
 
-async def test_one_that_only_asked_for_later_is(app: Mainspring, kit: Kit) -> None:
+async def test_a_job_that_only_snoozed_is_dropped(app: Mainspring, kit: Kit) -> None:
     app.raises = [Snooze(3600)]  # type: ignore[attr-defined]
     job = await app.tasks["code"].enqueue()
     await kit.time.advance(days=1)
     assert (await outcome(app, job.id))[0] is Status.CANCELLED
 
 
-async def test_a_durable_function_under_way_is_not(app: Mainspring, kit: Kit) -> None:
+async def test_a_durable_function_that_has_begun_is_not_dropped(app: Mainspring, kit: Kit) -> None:
     job = await app.tasks["code"].enqueue()
     (claim,) = (await app.store.claim("w", [Want("default", 1)])).jobs
     await app.store.save([Save(claim.id, claim.token, (Step("first", 1),))])
@@ -132,7 +134,7 @@ async def test_a_reschedule_by_hand_runs_an_expired_job(app: Mainspring, kit: Ki
 
 
 @pytest.mark.parametrize(("late", "status"), [(60, Status.COMPLETED), (61, Status.CANCELLED)])
-async def test_with_others_before_it_it_counts_from_their_end(
+async def test_expiry_counts_from_the_end_of_the_jobs_before_it(
     app: Mainspring, kit: Kit, late: float, status: Status
 ) -> None:
     @app.task()
@@ -154,6 +156,6 @@ async def test_each_fire_of_a_schedule_has_its_own_time(app: Mainspring, kit: Ki
 
 
 @pytest.mark.parametrize("expires", [0, -1, timedelta(0), datetime(2026, 1, 1)])  # noqa: DTZ001 - that is the point
-def test_what_cannot_be(app: Mainspring, expires: Any) -> None:
+def test_invalid_options_are_refused(app: Mainspring, expires: Any) -> None:
     with pytest.raises(ConfigurationError, match="expires is"):
         app.tasks["code"].using(expires=expires)

@@ -192,7 +192,7 @@ async def test_a_worker_that_stops_leaves_its_places_to_others(new_app: NewApp) 
 
 
 async def test_the_places_of_the_dead_are_found(new_app: NewApp) -> None:
-    """A process died, and the job that ran in it was cancelled since: nobody will ever give up its place."""
+    """A process died, and the job that ran in it was cancelled since: no run will ever give up its slot."""
     app, crowd = new_app(), Crowd()
     task = work(app, crowd, Limit(1))
     dead = await task.enqueue(who="dead")
@@ -269,7 +269,7 @@ async def test_a_key_function_that_knows_no_key_any_more_makes_a_dead_letter() -
     assert "the key function of its limit raised AttributeError" in found.reason
 
 
-async def test_a_payload_that_the_task_does_not_take_any_more_is_told_as_ever() -> None:
+async def test_a_payload_that_the_task_no_longer_takes_makes_a_dead_letter() -> None:
     app = Mainspring("memory://")
     work(app, Crowd(), Limit(1, key=lambda p: p.who), max_attempts=1)
     await app.runtime.pipeline.insert(
@@ -303,7 +303,7 @@ async def test_a_worker_that_cannot_write_the_limit_hands_the_job_back() -> None
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-async def test_an_end_that_could_not_be_told_is_told_again(moment: str) -> None:
+async def test_a_release_that_could_not_be_written_is_repeated(moment: str) -> None:
     app, crowd = Mainspring("memory://"), Crowd()
     task = work(app, crowd, Limit(1))
     await task.enqueue_many([{"who": "a"}] * 2)
@@ -359,13 +359,13 @@ async def test_no_more_start_than_burst_and_rate_allow_and_none_is_lost() -> Non
     assert [round(at - begin) for at, _ in sent] == [0, 0, 0, 10, 20, 30, 40, 50, 60, 70]
 
 
-async def test_after_a_downtime_there_is_no_burst_beyond_the_burst() -> None:
+async def test_no_more_than_the_burst_starts_after_a_downtime() -> None:
     app = Mainspring("memory://")
     send, sent = sender(app, Rate(1, per=1, burst=2))
     async with manual(app) as kit:
         await send.enqueue_many([{}] * 20)
         await kit.drain()
-        kit.clock.advance(timedelta(hours=1))  # nobody works
+        kit.clock.advance(timedelta(hours=1))  # no worker runs
         await kit.drain()
         assert len(sent) == 4
         await kit.time.advance(5)

@@ -1,4 +1,4 @@
-"""Fairness by key: who has many jobs does not keep others waiting."""
+"""Fairness by key: a key with many jobs does not keep others waiting."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_a_key_without_competition_uses_all_slots(new_app: NewApp) -> None
     assert not any(state.jobs for state in await one.limits.list())
 
 
-async def test_keys_take_turns() -> None:
+async def test_fair_keys_take_turns() -> None:
     app, counters = Mainspring("memory://"), Counters()
     task = serve(app, counters)
     counters.release(100)
@@ -233,7 +233,7 @@ async def test_concurrent_enqueues_for_one_key_share_its_room(new_app: NewApp) -
     assert len(ran) == 8
 
 
-async def test_what_was_not_inserted_takes_no_room() -> None:
+async def test_a_job_that_was_not_inserted_takes_no_room() -> None:
     app, counters = Mainspring("memory://"), Counters()
     task = serve(app, counters, 2)
     for _ in range(5):
@@ -259,7 +259,7 @@ async def test_wake_ups_are_lost_only_if_nothing_of_the_key_is_ready() -> None:
         await work.enqueue(who="b")
         kit.clock.advance(LOST_AFTER / 1000 + 1)
         await app.runtime.timers.run_due()
-        assert await statuses(app) == {Status.PENDING: 2, Status.SUSPENDED: 2}  # nobody works: they may come yet
+        assert await statuses(app) == {Status.PENDING: 2, Status.SUSPENDED: 2}  # no worker runs: they may come yet
         await app.jobs.cancel(first.id)  # the wake-up is lost with it
         kit.clock.advance(21)
         await app.runtime.timers.run_due()
@@ -309,7 +309,7 @@ async def test_a_turn_is_passed_on_without_a_write(new_app: NewApp) -> None:
 
     app.store.write = counting  # type: ignore[method-assign]
     assert await app.worker().drain() == 5
-    assert written == {"a": 1, "b": 1}  # when nobody came any more
+    assert written == {"a": 1, "b": 1}  # when no further job came
     assert [state.key for state in await app.limits.list()] == ["a"]  # of b nothing is left to know
 
 
@@ -375,11 +375,11 @@ async def test_a_wake_up_without_a_waiting_job_is_taken_back() -> None:
 
 def test_the_busy_share_the_slots() -> None:
     crew, fair = FairShare(), Fair(str)
-    assert crew.size("t", fair, "a", 0) == 1  # nobody works yet
+    assert crew.size("t", fair, "a", 0) == 1  # no worker runs yet
     assert FairShare().size("t", Fair(str, 7), "a", 0) == 7
 
 
-async def test_bad_declarations_and_keys() -> None:
+async def test_bad_declarations_and_keys_are_refused() -> None:
     app = Mainspring("memory://")
     with pytest.raises(ConfigurationError, match="whole number"):
         Fair(str, 0)

@@ -38,7 +38,7 @@ def test_a_limit_is_a_whole_number_of_at_least_one(size: Any) -> None:
         ({"count": 5, "name": ""}, "not empty"),
     ],
 )
-def test_a_rate_that_cannot_be(fields: dict[str, Any], message: str) -> None:
+def test_invalid_rates_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Rate(**fields)
 
@@ -48,7 +48,7 @@ def test_a_rate_takes_seconds_or_a_timedelta() -> None:
     assert (Rate(10, per=60).most, Rate(10, per=60, burst=20).most) == (10, 20)
 
 
-def test_two_limits_of_a_task_need_names_to_be_told_apart(app: Mainspring) -> None:
+def test_two_limits_of_a_task_need_different_names(app: Mainspring) -> None:
     with pytest.raises(ConfigurationError, match=r"two of them are named 'nothing'.*name="):
         app.task(limits=[Limit(5, key=lambda p: p.who), Limit(2, key=lambda p: p.who)])(nothing)
     app.task(name="fine", limits=[Limit(5), Limit(2, key=lambda p: p.who), Rate(1), Limit(1, name="third")])(nothing)
@@ -62,7 +62,7 @@ def test_a_name_is_one_limit(app: Mainspring) -> None:
     app.task(name="two", limits=[Rate(9, name="crm")])(nothing)  # itself again, as when a module is loaded anew
 
 
-def test_what_is_no_limit_is_refused(app: Mainspring) -> None:
+def test_invalid_limits_are_refused(app: Mainspring) -> None:
     with pytest.raises(ConfigurationError, match=r"a list of Limit\(…\) and Rate\(…\), not 5"):
         app.task(limits=[5])(nothing)  # type: ignore[list-item]
     with pytest.raises(ConfigurationError, match="fair is Fair"):

@@ -100,7 +100,7 @@ def test_rates_and_limits_together() -> None:
     assert office.holders(ALL) == {"a", "b"}
 
 
-def test_what_has_no_limit_in_common_is_decided_apart() -> None:
+def test_requests_without_a_common_limit_are_decided_separately() -> None:
     wishes: list[LimitRequest] = [
         Acquire("a", 1, (ACME,)),
         Acquire("b", 1, (BOB,)),

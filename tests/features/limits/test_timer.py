@@ -57,7 +57,7 @@ async def test_jobs_suspended_without_a_note_get_the_free_places(new_app: NewApp
     assert await statuses(app) == {Status.PENDING: 2, Status.SUSPENDED: 1}
 
 
-async def test_or_the_next_place_that_becomes_free(new_app: NewApp) -> None:
+async def test_a_suspended_job_gets_the_next_slot_that_becomes_free(new_app: NewApp) -> None:
     app = new_app()
     declare(app, Limit(1))
     running = await app.tasks["work"].enqueue(who="a")

@@ -42,7 +42,7 @@ ANA = Person(
 )
 
 
-async def test_what_is_put_is_there(app: Mainspring) -> None:
+async def test_a_person_that_was_put_can_be_read(app: Mainspring) -> None:
     await app.people.put(ANA)
     assert await app.people.get("ana") == ANA
     assert ANA.name == "Ana Lee"
@@ -53,7 +53,7 @@ async def test_what_is_put_is_there(app: Mainspring) -> None:
     assert await app.people.get_or_none("no\0body") is None
 
 
-async def test_changes_are_told_apart(app: Mainspring) -> None:
+async def test_put_reports_whether_it_created_or_changed_a_person(app: Mainspring) -> None:
     bob = Person(id="bob", tz="UTC")
     assert await app.people.put_many([ANA, bob]) == [PersonChange.CREATED, PersonChange.CREATED]
     other = bob.with_changes(locale="de")
@@ -114,7 +114,7 @@ async def test_people_are_listed_by_id(app: Mainspring) -> None:
         ({"attributes": {"score": float("nan")}}, "finite"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(fields: dict[str, Any], reason: str) -> None:
+def test_invalid_people_are_refused_with_the_reason(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         Person.model_validate({"id": "p", "tz": "UTC", **fields})
 
@@ -136,7 +136,7 @@ def test_what_cannot_be_is_refused_with_the_reason(fields: dict[str, Any], reaso
         ({"grace": "1s"}, "at least 1m"),
     ],
 )
-def test_so_is_an_occasion(fields: dict[str, Any], reason: str) -> None:
+def test_invalid_occasions_are_refused_with_the_reason(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         Occasion.model_validate({"kind": "birthday", "date": "12-30", **fields})
 
@@ -256,7 +256,7 @@ async def test_problems_keep_their_lines_however_the_file_is_divided(
     assert report.created == 15
 
 
-async def test_what_comes_before_an_error_is_put(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_people_before_an_error_of_the_source_are_put(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "PEOPLE_PER_WRITE", 2)
 
     def some() -> Iterator[Person]:
@@ -330,7 +330,7 @@ async def test_unknown_columns_are_refused(
         await app.people.import_csv(file(header), columns=columns)
 
 
-async def test_columns_of_ones_own(app: Mainspring, file: Write) -> None:
+async def test_an_import_takes_columns_of_own_kinds(app: Mainspring, file: Write) -> None:
     @app.occasion("name-day")
     async def celebrate(person: Person) -> None: ...
 

@@ -100,7 +100,9 @@ NINE_IN_AUCKLAND, NINE_IN_LOS_ANGELES = at(2025, 12, 29, 20), at(2025, 12, 30, 1
         (NINE_IN_LOS_ANGELES + HOUR, NINE_IN_AUCKLAND),
     ],
 )
-def test_from_auckland_to_los_angeles_on_the_day_itself(moves_at: datetime, sent_at: datetime) -> None:
+def test_a_move_from_auckland_to_los_angeles_on_the_day_sends_one_message(
+    moves_at: datetime, sent_at: datetime
+) -> None:
     life = born(AUCKLAND)
     life.pass_until(moves_at)
     life.put(tz=LOS_ANGELES)
@@ -119,10 +121,10 @@ def test_from_auckland_to_los_angeles_on_the_day_itself(moves_at: datetime, sent
         (NINE_IN_LOS_ANGELES + HOUR, NINE_IN_LOS_ANGELES),  # sent: not again
     ],
 )
-def test_from_los_angeles_to_auckland_on_the_day_itself(
+def test_a_move_from_los_angeles_to_auckland_on_the_day_sends_one_message(
     moves_at: datetime, sent_at: datetime, policy: dict[str, Any]
 ) -> None:
-    """Whatever the policies: a move costs nobody a message."""
+    """Whatever the policies: a move loses no message."""
     life = born(LOS_ANGELES, **policy)
     life.pass_until(moves_at)
     life.put(tz=AUCKLAND)
@@ -181,7 +183,7 @@ def test_a_move_does_not_make_an_old_one_new() -> None:
     assert [entry.reason for entry in life.entries] == ["too_late"]
 
 
-def test_who_was_put_too_late_and_moves_to_where_it_is_not_gets_it() -> None:
+def test_a_person_added_too_late_gets_the_message_after_a_move_to_an_earlier_zone() -> None:
     life = born(AUCKLAND, now=at(2025, 12, 30, 4), late="skip")
     life.put(tz=LOS_ANGELES)
     life.pass_until(at(2026, 6, 1))
@@ -215,7 +217,7 @@ def test_a_date_that_is_corrected_to_one_just_past_is_sent_at_once() -> None:
 
 
 @pytest.mark.parametrize(("day", "late"), [("06-10", "send"), ("06-14", "skip")])
-def test_or_if_that_is_too_late_the_ledger_says_so(day: str, late: str) -> None:
+def test_the_ledger_has_a_corrected_date_that_is_too_late(day: str, late: str) -> None:
     life = born("UTC", "06-20", now=at(2025, 6, 1), late=late)
     life.pass_until(at(2025, 6, 15))
     life.put(date=day)

@@ -61,7 +61,7 @@ async def test_a_plan_is_made_anew(app: Mainspring, kit: Kit, greeted: list[str]
     assert greeted == ["ana"]
 
 
-async def test_what_was_sent_is_not_sent_again(app: Mainspring, kit: Kit, greeted: list[str]) -> None:
+async def test_a_repaired_plan_does_not_send_a_message_again(app: Mainspring, kit: Kit, greeted: list[str]) -> None:
     await kit.time.advance(hours=2)
     (before,) = await app.store.documents([PLAN])
     await lose(app, PLAN)
@@ -84,7 +84,7 @@ async def test_an_entry_of_another_person_is_removed(app: Mainspring) -> None:
     assert sorted(left) == sorted([email_key("ana", ANA), email_key("bob", BOB)])  # type: ignore[type-var]
 
 
-async def test_whom_only_a_newer_version_can_read_is_left_to_it(app: Mainspring) -> None:
+async def test_a_person_that_only_a_newer_version_can_read_is_not_repaired(app: Mainspring) -> None:
     data = {**json.loads(ANA.to_json({})), "quiet": "siesta"}
     await app.store.write([Bundle((Write(Key("people", "", "ana"), json.dumps(data)),))])
     await lose(app, PLAN)

@@ -76,7 +76,7 @@ async def test_a_changed_person_is_found_by_the_new_values(app: Mainspring) -> N
 
 
 @pytest.mark.parametrize("wanted", [{}, {"name": "x"}, {"kind": "birthday"}, {"email": "all@example.com"}])
-async def test_pages_follow_each_other(
+async def test_a_search_continues_page_by_page(
     app: Mainspring, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api, "PEOPLE_PER_PAGE", 7)

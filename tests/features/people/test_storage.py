@@ -123,7 +123,7 @@ async def test_an_unreadable_person_is_left_alone(app: Mainspring, place: Any, v
     assert await stored(app, ANA) == before
 
 
-async def test_others_are_found_and_listed(app: Mainspring) -> None:
+async def test_readable_people_beside_an_unreadable_one_are_found_and_listed(app: Mainspring) -> None:
     await rewrite(app, ANA, "occasions", 0, "days_before", value=3)
     await app.people.put(a_person("cat", email="ana@example.com"))
     assert [person.id for person in await app.people.list(limit=2)] == ["bob", "cat"]
@@ -153,11 +153,13 @@ async def test_a_plan_that_cannot_be_understood_is_left_to_newer_workers(
 ) -> None:
     before = await rewrite(app, PLAN, *place, value=value)
     await kit.time.advance(hours=1, seconds=19)
-    assert greeted == ["bob"], "it is in nobody's way"
-    assert await stored(app, PLAN) == before, "who can read it finds it due"
+    assert greeted == ["bob"], "it blocks no other person"
+    assert await stored(app, PLAN) == before, "a program that can read it finds it due"
     await kit.time.advance(seconds=1)
     after = await stored(app, PLAN)
-    assert (after.data, after.due_at) == (before.data, to_millis(app.now()) + 60_000), "there seems to be nobody"
+    assert (after.data, after.due_at) == (before.data, to_millis(app.now()) + 60_000), (
+        "there seems to be no such program"
+    )
     assert caplog.text.count("occasion_unreadable") == 1
     assert [occasion.person for occasion in await app.occasions.upcoming()] == []
     assert await app.occasions.next("ana") == []
@@ -193,7 +195,7 @@ async def test_a_message_to_an_unreadable_person_waits_for_a_newer_worker(
     assert (await app.jobs.get(job.id)).status is Status.COMPLETED
 
 
-async def test_so_does_what_goes_by_their_quiet_hours(app: Mainspring, kit: Kit) -> None:
+async def test_a_job_in_an_unreadable_persons_hours_waits_for_a_newer_worker(app: Mainspring, kit: Kit) -> None:
     ran = []
 
     @app.task(deliver=Window.of_person("ana"))
@@ -210,7 +212,7 @@ async def test_so_does_what_goes_by_their_quiet_hours(app: Mainspring, kit: Kit)
     assert ran == [1]
 
 
-def test_what_is_not_used_is_not_written() -> None:
+def test_unused_fields_are_not_written() -> None:
     """So that older versions can read it. A new field belongs here only if it is needed by all of them."""
     person = a_person("ana")
     data = json.loads(person.to_json({}))

@@ -132,7 +132,9 @@ async def test_a_year_with_many_people_everywhere(app: Mainspring, kit: Kit, sen
         ("skip", ["2028-02-29"]),
     ],
 )
-async def test_29_february(app: Mainspring, kit: Kit, sent: Sent, policy: str, days: list[str]) -> None:
+async def test_the_feb29_policy_decides_the_day_of_a_leap_birthday(
+    app: Mainspring, kit: Kit, sent: Sent, policy: str, days: list[str]
+) -> None:
     await app.people.put(a_person("Asia/Tokyo", "2000-02-29", feb29=policy))
     await kit.time.advance_to(at(2030, 1, 1), raise_errors=True)
     assert [str(occasion.on) for _, _, occasion in sent] == days
@@ -174,7 +176,9 @@ async def test_put_on_the_day_after_its_time_it_is_sent_at_once(app: Mainspring,
     assert [occasion.on for _, _, occasion in sent] == [date(2025, 12, 30), date(2026, 12, 30)]
 
 
-async def test_or_only_next_year(app: Mainspring, kit: Kit, sent: Sent) -> None:
+async def test_a_person_added_after_the_time_with_late_skip_waits_for_next_year(
+    app: Mainspring, kit: Kit, sent: Sent
+) -> None:
     await kit.time.advance_to(at(2025, 12, 30, 4))
     await app.people.put(a_person("Pacific/Auckland", late="skip"))
     await kit.time.advance_to(at(2027, 6, 1))
@@ -214,7 +218,7 @@ async def test_quiet_hours_put_it_off(  # noqa: PLR0917 - a table
     assert occasion.on == date(2025, 12, 30)
 
 
-async def test_what_is_late_waits_for_the_end_of_quiet_hours_too(app: Mainspring, kit: Kit, sent: Sent) -> None:
+async def test_a_late_message_waits_for_the_end_of_quiet_hours(app: Mainspring, kit: Kit, sent: Sent) -> None:
     await kit.time.advance_to(at(2025, 12, 30, 23, 30))
     await app.people.put(a_person("UTC", quiet="22:00-08:00"))
     await kit.time.advance_to(at(2026, 6, 1), raise_errors=True)
@@ -224,7 +228,7 @@ async def test_what_is_late_waits_for_the_end_of_quiet_hours_too(app: Mainspring
 # -- outages -----------------------------------------------------------------------------------------------
 
 
-async def test_what_was_missed_is_caught_up_within_the_grace(app: Mainspring, kit: Kit, sent: Sent) -> None:
+async def test_missed_occasions_are_caught_up_within_the_grace(app: Mainspring, kit: Kit, sent: Sent) -> None:
     told: list[Any] = []
     app.on(OccasionFired, OccasionSkipped)(told.append)
     await app.people.put_many(
@@ -235,7 +239,7 @@ async def test_what_was_missed_is_caught_up_within_the_grace(app: Mainspring, ki
             a_person("UTC", "06-09", "strict", grace="1m"),
         ]
     )
-    kit.clock.advance(at(2025, 6, 9, 21) - START)  # nobody works meanwhile
+    kit.clock.advance(at(2025, 6, 9, 21) - START)  # no worker runs meanwhile
     await kit.drain(raise_errors=True)
     await app.runtime.bus.flush()
     assert sorted(who for who, _, _ in sent) == ["late", "patient"]
@@ -266,7 +270,7 @@ async def test_the_ledger_says_which_halt_made_a_message_late(app: Mainspring, k
     assert entry.why == f"the system was halted by ana since {START:%Y-%m-%d %H:%M:%S} UTC (moving house)"
 
 
-async def test_what_is_sent_after_all_does_not_hide_that_it_had_passed(app: Mainspring, kit: Kit, sent: Sent) -> None:
+async def test_a_message_sent_later_does_not_hide_the_skipped_entry(app: Mainspring, kit: Kit, sent: Sent) -> None:
     await app.people.put(a_person("UTC", "1990-12-30", late="skip"))
     await app.people.put(a_person("UTC", "1990-01-02", late="skip"))  # today, at 09:00; it is noon
     await app.people.put(a_person("UTC", "1990-01-02", late="skip", at="15:00"))
@@ -344,7 +348,7 @@ async def test_the_handler_gets_the_person_as_they_are_when_it_runs(app: Mainspr
     assert names == ["Anna Lee"]
 
 
-async def test_deletion_cancels(app: Mainspring, kit: Kit, sent: Sent) -> None:
+async def test_deleting_a_person_cancels_their_messages(app: Mainspring, kit: Kit, sent: Sent) -> None:
     await app.people.put(a_person("UTC", "06-07"))
     await app.people.put(a_person("UTC", "06-08", "p2"))
     await app.pause("default")
@@ -394,7 +398,7 @@ async def test_an_occasion_that_was_removed_is_not_sent(app: Mainspring, kit: Ki
     assert kit.jobs()[0].reason == "person 'p1' has no birthday any more"
 
 
-async def test_a_person_who_is_added_again_is_not_greeted_twice(app: Mainspring, kit: Kit, sent: Sent) -> None:
+async def test_a_person_added_again_is_not_greeted_twice(app: Mainspring, kit: Kit, sent: Sent) -> None:
     await app.people.put(a_person("UTC", "06-07"))
     await kit.time.advance_to(at(2025, 6, 7, 10))
     await app.people.delete("p1")
@@ -407,7 +411,7 @@ async def test_a_person_who_is_added_again_is_not_greeted_twice(app: Mainspring,
 
 
 async def test_the_dedupe_key_outlives_all_that_remembers(app: Mainspring, kit: Kit, sent: Sent) -> None:
-    """Even if somebody removed the plan by hand, the job's key holds for over a year."""
+    """Even if the plan was removed by hand, the job's key holds for over a year."""
     await app.people.put(a_person("UTC", "06-07"))
     await kit.time.advance_to(at(2025, 6, 7, 10))
     await kit.store.write([Bundle((Write(Key("occasions.birthday", "", "p1"), None),))])
@@ -505,7 +509,7 @@ async def test_a_handler_stays_a_function() -> None:
 # -- looking -----------------------------------------------------------------------------------------------
 
 
-async def test_what_is_coming(app: Mainspring, kit: Kit) -> None:
+async def test_upcoming_lists_occasions_in_order_of_their_time(app: Mainspring, kit: Kit) -> None:
     await app.people.put(a_person("Pacific/Auckland", "01-05", "a"))
     await app.people.put(a_person("America/New_York", "01-05", "b"))
     await app.people.put(a_person("UTC", "01-10", "c"))

@@ -75,7 +75,7 @@ async def test_many_schedulers_send_each_message_once(make: Make, clock: ManualC
 
 
 async def test_moves_and_fires_at_once(make: Make, clock: ManualClock) -> None:
-    """One moves everybody at the very moment at which another greets them."""
+    """One process moves all people at the very moment at which another greets them."""
     async with apps(make, 2) as (one, other):
         await one.people.put_many(a_person(number) for number in range(40))
         clock.advance(timedelta(hours=20))  # 09:00 in Berlin
@@ -138,7 +138,7 @@ async def test_handlers_in_threads_find_the_person(make: Make, clock: ManualCloc
 
 
 @pytest.mark.slow
-async def test_on_dynamodb(clock: ManualClock) -> None:
+async def test_occasions_fire_once_on_dynamodb(clock: ManualClock) -> None:
     app = Mainspring(FreshStore(clock=clock))
     sent: list[tuple[str, str]] = []
 
@@ -272,7 +272,9 @@ async def test_an_unreadable_document_blocks_no_other(make: Make, clock: ManualC
 
 
 @pytest.mark.slow
-async def test_a_year_of_outages_jumping_clocks_and_people_who_move(make: Make, clock: ManualClock) -> None:
+async def test_each_message_is_sent_once_or_explained_in_a_year_of_outages_and_moves(
+    make: Make, clock: ManualClock
+) -> None:
     """Each year's message is sent once, or the ledger says why it was not."""
     chance = random.Random(5)
     zones = [

@@ -1,4 +1,4 @@
-"""Who changed a schedule by hand, when, how and why: the audit log."""
+"""Changes of schedules by hand are in the audit log, with actor, time and reason."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def newest(app: Mainspring) -> AuditEntry:
     return entry
 
 
-async def test_a_new_schedule(app: Mainspring) -> None:
+async def test_a_new_schedule_is_in_the_audit_log(app: Mainspring) -> None:
     await app.schedules.put("a", "daily 11:00", work(app), tz="Asia/Tokyo", **BY)
     entry = await newest(app)
     assert (entry.at, entry.actor, entry.action, entry.reason) == (START, "ana", "schedule.put", "ticket 42")
@@ -51,7 +51,7 @@ async def test_a_new_schedule(app: Mainspring) -> None:
     assert (entry.detail["after"]["task"], "before" in entry.detail) == ("work", False)
 
 
-async def test_lengths_are_told_in_seconds_and_priorities_by_name(app: Mainspring) -> None:
+async def test_the_audit_log_has_lengths_in_seconds_and_priorities_by_name(app: Mainspring) -> None:
     job = app.tasks["work"].using(timeout=90, priority="high", retention=Retention(completed=60, dead="forever"))
     await app.schedules.put("a", "daily 11:00", job.prepare())
     after = (await newest(app)).detail["after"]
@@ -59,7 +59,7 @@ async def test_lengths_are_told_in_seconds_and_priorities_by_name(app: Mainsprin
     assert told == {"timeout": 90, "priority": "high", "keep": 60, "keep_dead": "forever"}
 
 
-async def test_a_change_tells_what_is_different(app: Mainspring) -> None:
+async def test_a_changes_audit_entry_has_what_is_different(app: Mainspring) -> None:
     await app.schedules.put("a", "daily 11:00", work(app), tz="Asia/Tokyo")
     assert (await newest(app)).actor == whoami()
     await app.schedules.put("a", "daily 11:00", work(app, day="friday"), tz="Asia/Seoul", **BY)
@@ -70,7 +70,7 @@ async def test_a_change_tells_what_is_different(app: Mainspring) -> None:
     }
 
 
-async def test_a_large_payload_is_told_by_its_beginning(app: Mainspring) -> None:
+async def test_a_large_payload_is_shortened_in_the_audit_log(app: Mainspring) -> None:
     for letter in "xy":
         await app.schedules.put("a", "daily 11:00", work(app, day=letter * 300_000))
     detail = (await newest(app)).detail
@@ -79,7 +79,7 @@ async def test_a_large_payload_is_told_by_its_beginning(app: Mainspring) -> None
     assert len(str(detail)) < 5000
 
 
-async def test_what_changes_nothing_is_not_noted(app: Mainspring) -> None:
+async def test_a_put_that_changes_nothing_is_not_in_the_audit_log(app: Mainspring) -> None:
     for _ in range(2):
         await app.schedules.put(
             "a", "daily 11:00", app.tasks["work"].using(target=("guest", "7"), tags=["x"]).prepare()
@@ -88,7 +88,7 @@ async def test_what_changes_nothing_is_not_noted(app: Mainspring) -> None:
     assert [entry.action for entry in await app.audit()] == ["schedule.put"]
 
 
-async def test_a_pause_and_its_end(app: Mainspring, kit: Kit) -> None:
+async def test_a_pause_and_its_end_are_in_the_audit_log(app: Mainspring, kit: Kit) -> None:
     await app.schedules.put("a", "daily 11:00", work(app))
     await app.schedules.pause("a", until=START + timedelta(days=3), **BY)
     entry = await newest(app)
@@ -101,7 +101,7 @@ async def test_a_pause_and_its_end(app: Mainspring, kit: Kit) -> None:
     assert entry.detail["before"]["pause"]["until"] == "2026-03-04T12:00:00+00:00"
 
 
-async def test_a_trigger(app: Mainspring) -> None:
+async def test_a_trigger_is_in_the_audit_log(app: Mainspring) -> None:
     await app.schedules.put("a", "daily 11:00", work(app))
     inserted = await app.schedules.trigger("a", **BY)
     entry = await newest(app)
@@ -117,7 +117,7 @@ async def test_a_trigger_that_is_refused_is_not_noted(app: Mainspring) -> None:
     assert (await newest(app)).action == "halt"
 
 
-async def test_a_deletion_tells_what_there_was(app: Mainspring) -> None:
+async def test_a_deletions_audit_entry_has_the_schedule(app: Mainspring) -> None:
     await app.schedules.put("a", "daily 11:00", work(app), tz="Asia/Tokyo")
     made = (await newest(app)).detail["after"]
     await app.schedules.delete("a", **BY)

@@ -55,7 +55,7 @@ async def rewrite(app: Mainspring, *place: str, value: Any) -> None:
     await app.store.write([Bundle((Write(KEY, json.dumps(data), due_at=document.due_at),))])
 
 
-async def test_what_is_not_about_when_or_what_is_kept_and_ignored(app: Mainspring, kit: Kit) -> None:
+async def test_unknown_fields_outside_rule_and_job_are_kept_and_ignored(app: Mainspring, kit: Kit) -> None:
     await rewrite(app, "remembered", value={"by": "a newer version"})
     await kit.time.advance(days=1)
     await app.schedules.pause("a")
@@ -68,12 +68,14 @@ async def test_what_is_not_about_when_or_what_is_kept_and_ignored(app: Mainsprin
     [("schedule", "only"), ("schedule", "rule", "only"), ("schedule", "misfire", "only"), ("job", "only")],
     ids="/".join,
 )
-async def test_what_says_when_or_what_must_be_known(app: Mainspring, kit: Kit, place: tuple[str, ...]) -> None:
+async def test_unknown_fields_of_rule_or_job_make_a_schedule_unreadable(
+    app: Mainspring, kit: Kit, place: tuple[str, ...]
+) -> None:
     await rewrite(app, *place, value="on Sundays")
     before = (await stored(app)).data
     await app.schedules.put("b", "daily 14:00", app.tasks["work"].prepare())
     await kit.time.advance(hours=2)
-    assert len(await app.schedules.ledger("b")) == 1, "it is in nobody's way"
+    assert len(await app.schedules.ledger("b")) == 1, "it blocks no other schedule"
     assert (await stored(app)).data == before
     assert (await stored(app)).due_at is not None, "a newer one can still fire it"
     with pytest.raises(InvalidSchedule, match=r"a newer one may have written it.*only"):
@@ -86,9 +88,9 @@ async def test_newer_workers_go_first(app: Mainspring, kit: Kit) -> None:
     await rewrite(app, "schedule", "only", value="on Sundays")
     before = await stored(app)
     await kit.time.advance(hours=1, seconds=19)
-    assert await stored(app) == before, "who can read it finds it due"
+    assert await stored(app) == before, "a program that can read it finds it due"
     await kit.time.advance(seconds=1)
-    assert (await stored(app)).due_at == to_millis(app.now()) + 60_000, "there seems to be nobody"
+    assert (await stored(app)).due_at == to_millis(app.now()) + 60_000, "there seems to be no such program"
 
 
 async def test_an_option_of_the_job_that_is_not_set_need_not_be_known(app: Mainspring, kit: Kit) -> None:
@@ -116,7 +118,7 @@ async def test_a_newer_ledger_can_be_read(app: Mainspring, kit: Kit) -> None:
     assert entry.became == "fired"
 
 
-def test_what_is_not_used_is_not_written() -> None:
+def test_unused_fields_are_not_written() -> None:
     """So that older versions can read it. A new field belongs here only if it is needed by all of them."""
     stored = StoredSchedule("a", Schedule("@daily"), template_of(NewJob("1", "work", "{}")), START)
     data = stored.to_data()

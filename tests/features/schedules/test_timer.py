@@ -167,7 +167,7 @@ async def test_jitter_puts_the_start_off_and_not_the_occurrence(
     assert all(0 <= delay <= 600 for delay in delays)
 
 
-async def test_what_happened_is_told(app: Mainspring, kit: Kit, note: Note) -> None:
+async def test_fires_and_skips_emit_events(app: Mainspring, kit: Kit, note: Note) -> None:
     told: list[Any] = []
     app.on(ScheduleFired, ScheduleSkipped)(told.append)
     await app.schedules.put("a", "every 1h", note.prepare())
@@ -199,7 +199,7 @@ async def test_after_downtime_each_occurrence_is_caught_up_or_explained(
     app: Mainspring, kit: Kit, note: Note, misfire: Misfire, entries: list[tuple[str, str, int]]
 ) -> None:
     await app.schedules.put("a", "30 * * * *", note.prepare(), misfire=misfire)
-    kit.clock.advance(timedelta(hours=5, minutes=15))  # nobody was there
+    kit.clock.advance(timedelta(hours=5, minutes=15))  # no worker ran
     await kit.drain()
     ran = sum(became == "fired" for became, _, _ in entries)
     assert len(kit.jobs(note, status=Status.COMPLETED)) == ran
@@ -239,12 +239,12 @@ async def test_the_ledger_tells_of_the_halt_that_was_in_the_way(app: Mainspring,
     assert not (await app.schedules.ledger("a", limit=1))[0].halted
 
 
-async def test_what_was_missed_after_a_halt_is_not_blamed_on_it(app: Mainspring, kit: Kit, note: Note) -> None:
+async def test_occurrences_missed_after_a_halt_are_not_attributed_to_it(app: Mainspring, kit: Kit, note: Note) -> None:
     await app.schedules.put("a", "*/10 * * * *", note.prepare(), misfire=Misfire.all())
     await app.halt("moving", reject_new=True, actor="ana")
     await kit.time.advance(minutes=12)
     await app.resume()
-    kit.clock.advance(timedelta(minutes=20))  # nobody is there
+    kit.clock.advance(timedelta(minutes=20))  # no worker runs
     await kit.drain()
     assert [(entry.late, entry.halted) for entry in reversed(await app.schedules.ledger("a"))] == [
         (True, True),
@@ -268,7 +268,7 @@ async def test_a_halt_is_noted_now_and_then_and_not_at_each_try(app: Mainspring,
 
 
 @pytest.mark.parametrize("queue", [None, "default"])
-async def test_the_ledger_tells_whose_jobs_wait(queue: str | None, app: Mainspring, kit: Kit, note: Note) -> None:
+async def test_the_ledger_marks_fires_whose_jobs_wait(queue: str | None, app: Mainspring, kit: Kit, note: Note) -> None:
     await app.schedules.put("a", "30 * * * *", note.prepare())
     if queue is None:
         await app.halt("moving", actor="ana")
@@ -294,7 +294,7 @@ async def test_the_pause_of_another_queue_delays_nothing(app: Mainspring, kit: K
 # -- overlap --------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_missed_while_a_run_goes_on_is_not_called_coalesced(app: Mainspring, kit: Kit) -> None:
+async def test_occurrences_missed_during_a_run_are_skipped_for_overlap(app: Mainspring, kit: Kit) -> None:
     """Nothing was fired in its place."""
 
     @app.task()
@@ -368,7 +368,7 @@ async def test_a_failed_run_that_waits_for_its_retry_counts_as_overlap(app: Main
     assert await ledger(app) == [("fired", "", 1), ("skipped", "overlap", 1)]
 
 
-async def test_of_several_missed_ones_the_oldest_is_fired_if_runs_may_not_overlap(
+async def test_the_oldest_missed_occurrence_fires_if_runs_may_not_overlap(
     app: Mainspring, kit: Kit, note: Note
 ) -> None:
     await app.schedules.put("a", "every 1h", note.prepare(), misfire=Misfire.all(), overlap="skip")
@@ -388,7 +388,7 @@ async def test_of_several_missed_ones_the_oldest_is_fired_if_runs_may_not_overla
         (("every 5h", "UTC"), ("every 5h", "Asia/Tokyo"), at(2026, 3, 2, 8, 30)),
     ],
 )
-async def test_what_is_announced_before_a_change_is_what_then_fires(
+async def test_occurrences_announced_before_a_change_fire_after_it(
     *, app: Mainspring, kit: Kit, note: Note, before: tuple[str, str], after: tuple[str, str], moved_at: datetime
 ) -> None:
     horizon = moved_at + timedelta(days=2)
@@ -433,7 +433,9 @@ async def test_a_pause_is_not_caught_up(app: Mainspring, kit: Kit, runs: Noted, 
     assert await ledger(app) == [("skipped", "paused", 5), ("fired", "", 1)]
 
 
-async def test_what_fell_into_a_pause_is_told_when_it_ends(app: Mainspring, kit: Kit, note: Note) -> None:
+async def test_the_end_of_a_pause_writes_skipped_occurrences_to_the_ledger(
+    app: Mainspring, kit: Kit, note: Note
+) -> None:
     """Not only when it fires again, which may be a year later."""
     await app.schedules.put("a", "daily 13:00", note.prepare())
     await app.schedules.pause("a")
@@ -446,7 +448,7 @@ async def test_what_fell_into_a_pause_is_told_when_it_ends(app: Mainspring, kit:
 async def test_a_second_pause_does_not_bring_back_what_fell_into_the_first(
     app: Mainspring, kit: Kit, runs: Noted, note: Note
 ) -> None:
-    """Even if nobody was there in between to tell the ledger."""
+    """Even if no worker ran in between to write to the ledger."""
     await app.schedules.put("a", "daily 13:00", note.prepare(), misfire=Misfire.all())
     await app.schedules.pause("a")
     kit.clock.advance(timedelta(hours=2))
@@ -523,11 +525,11 @@ async def test_a_new_rule_begins_anew(app: Mainspring, kit: Kit, runs: Noted, no
 
 
 @pytest.mark.parametrize(("change", "reason"), [("put", "changed"), ("delete", "removed")])
-async def test_what_was_due_before_a_change_and_not_fired_is_told(
+async def test_occurrences_due_before_a_change_are_in_the_ledger_as_skipped(
     change: str, reason: str, app: Mainspring, kit: Kit, note: Note
 ) -> None:
     await app.schedules.put("a", "every 1h", note.prepare())
-    kit.clock.advance(timedelta(hours=3))  # nobody is there
+    kit.clock.advance(timedelta(hours=3))  # no worker runs
     if change == "put":
         await app.schedules.put("a", "daily 11:00", note.prepare())
     else:
@@ -549,7 +551,7 @@ async def test_a_move_on_the_day_itself_fires_exactly_once(app: Mainspring, kit:
     assert runs[3:] == [at(2026, 3, 4, 21), at(2026, 3, 5, 20)]  # where it was the 5th already, at once
 
 
-async def test_what_is_deleted_fires_no_more(app: Mainspring, kit: Kit, runs: Noted, note: Note) -> None:
+async def test_a_deleted_schedule_does_not_fire(app: Mainspring, kit: Kit, runs: Noted, note: Note) -> None:
     await app.schedules.put("a", "every 1h", note.prepare())
     await app.schedules.delete("a")
     await kit.time.advance(hours=2)

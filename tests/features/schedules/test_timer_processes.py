@@ -107,7 +107,9 @@ async def test_a_fire_just_before_a_deletion_stays_in_the_ledger(make: Make, clo
         assert await other.schedules.list() == []
 
 
-async def test_what_is_no_longer_in_the_code_and_was_due_is_told(make: Make, clock: ManualClock) -> None:
+async def test_a_due_occurrence_of_a_removed_schedule_is_in_the_ledger_as_skipped(
+    make: Make, clock: ManualClock
+) -> None:
     await declared(make, ("a", "every 1h"))
     clock.advance(3600)
     await declared(make, ("b", "@daily"))
@@ -159,7 +161,7 @@ async def test_the_store_is_brought_in_line_with_the_code(make: Make) -> None:
     assert all(schedule.enabled and schedule.next for schedule in back)
 
 
-async def test_what_a_start_changes_is_in_the_audit_log(make: Make) -> None:
+async def test_changes_made_at_start_are_in_the_audit_log(make: Make) -> None:
     for rule in ("@daily", "@daily", "@weekly"):
         await declared(make, ("a", rule), ("b", "@hourly"))
     await declared(make, ("b", "@hourly"))
@@ -173,7 +175,7 @@ async def test_what_a_start_changes_is_in_the_audit_log(make: Make) -> None:
     ]
 
 
-async def test_what_was_put_by_hand_or_by_others_is_left_alone(make: Make) -> None:
+async def test_schedules_put_by_hand_or_by_other_programs_are_left_alone(make: Make) -> None:
     async with apps(make) as (app,):
         await app.schedules.put("by hand", "@daily", job_of(app))
         theirs = StoredSchedule(
@@ -192,7 +194,7 @@ async def test_a_pause_outlives_a_start(make: Make) -> None:
     assert after.next is None
 
 
-async def test_what_the_code_declares_is_changed_there(make: Make) -> None:
+async def test_a_declared_schedule_cannot_be_changed_by_hand(make: Make) -> None:
     async with apps(make) as (app,):
         app.every("@daily", id="a")(app.tasks["work"])
         await app.schedules.reconcile()
@@ -264,7 +266,7 @@ async def test_a_newer_programs_tzdata_is_left_alone(clock: ManualClock) -> None
     assert (await app.schedules.get("a")).tzdata == "9999z"
 
 
-async def test_what_a_program_with_an_older_tzdata_fires_is_set_right_again(
+async def test_a_next_time_written_with_an_older_tzdata_is_corrected(
     make: Make, clock: ManualClock, tmp_path: Path
 ) -> None:
     """During an upgrade both run. The older one's idea of the next time must not stay."""

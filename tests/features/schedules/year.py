@@ -283,7 +283,7 @@ class World:
         await app.close()
 
     async def _finish(self) -> None:
-        """Everybody is well again, and all that is due is decided."""
+        """All processes run again, and everything that is due is decided."""
         if self._halted:
             await self._halt_or_resume()
         if self._paused_since is not None:

@@ -90,13 +90,13 @@ class Record:
     expected: Times
     entries: Sequence[Entry]
     jobs: Sequence[Made]
-    looks: frozenset[datetime]  # the clock's times at which somebody decided something
+    looks: frozenset[datetime]  # the clock's times at which a process decided something
     jitter: timedelta = timedelta()
     pauses: Sequence[Span] = ()
     catches_up: bool = False  # every single one
     lets_go: bool = False  # what is more than a minute late
     halts: Sequence[Halted] = ()
-    noted: Sequence[Span] = ()  # of those that refused jobs: since when, and when somebody was seen to be refused last
+    noted: Sequence[Span] = ()  # of those that refused jobs: since when, and when a job was last seen to be refused
 
 
 def violations(record: Record) -> list[str]:
@@ -146,7 +146,7 @@ def each_fire_has_its_job(record: Record) -> Iterator[str]:
 def lateness_is_right(record: Record) -> Iterator[str]:
     for entry in record.entries:
         if entry.at not in record.looks:
-            yield f"{entry.key} was decided at {entry.at}, when nobody looked"
+            yield f"{entry.key} was decided at {entry.at}, when no process looked"
         if entry.at < (entry.last or entry.utc):
             yield f"{entry.key} was decided before its time"
         late = (entry.at - entry.utc).total_seconds() if entry.became is Became.FIRED else 0.0

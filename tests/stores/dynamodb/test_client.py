@@ -140,7 +140,7 @@ async def test_keys_that_end_soon_are_renewed_beside_the_work(without_keys: Path
         (503, "", "server"),
     ],
 )
-def test_what_may_pass_is_tried_again(status: int, code: str, kind: str) -> None:
+def test_temporary_errors_are_retried(status: int, code: str, kind: str) -> None:
     setback = explain(status, code, {"message": "…"})
     assert isinstance(setback, Setback)
     assert setback.kind == kind
@@ -155,7 +155,7 @@ def test_what_may_pass_is_tried_again(status: int, code: str, kind: str) -> None
         ("ValidationException", StoreError, "ValidationException"),
     ],
 )
-def test_what_will_not_pass_is_told(code: str, error: type[StoreError], words: str) -> None:
+def test_permanent_errors_are_raised_with_an_explanation(code: str, error: type[StoreError], words: str) -> None:
     told = explain(400, code, {"message": "…"})
     assert type(told) is error
     assert words in str(told)
@@ -194,7 +194,7 @@ def test_values_come_back_as_they_were(value: Any) -> None:
     assert type(again) is type(value)
 
 
-def test_what_is_none_is_left_out() -> None:
+def test_attributes_that_are_none_are_left_out() -> None:
     assert unpack(pack({"a": None, "b": 1})) == {"b": 1}
 
 
@@ -206,7 +206,7 @@ def test_the_size_is_that_of_names_and_values() -> None:
 # -- connections --------------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_is_not_there_is_told_within_the_budget() -> None:
+async def test_an_unreachable_server_raises_within_the_budget() -> None:
     client = Client(REGION, "http://127.0.0.1:9", budget=0.2)
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="gave no answer"):
@@ -252,7 +252,7 @@ class Seconds:
         return self.now
 
 
-def test_its_beginning_and_its_end_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_beginning_and_end_of_throttling_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     seconds = Seconds()
     throttling = Throttling(seconds)
@@ -275,7 +275,7 @@ def test_its_beginning_and_its_end_are_told_once(caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.slow
-async def test_what_was_met_with_is_counted(store: FreshStore) -> None:
+async def test_throttling_and_conflicts_are_counted(store: FreshStore) -> None:
     assert isinstance(store, Measured)
     await join(store, "w1")
     held = await running(store)

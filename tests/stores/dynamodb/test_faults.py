@@ -111,7 +111,7 @@ async def test_items_that_a_batch_request_left_over_are_written_too(store: Fresh
 # -- beyond the budget ------------------------------------------------------------------------------------
 
 
-async def test_throttling_that_does_not_end_is_told_and_counted(programs: Programs) -> None:
+async def test_lasting_throttling_is_raised_and_counted(programs: Programs) -> None:
     store = await programs.another(budget=0.1)
     client_of(store).plan = lambda *_: Fault.THROTTLED
     with pytest.raises(StoreBusy, match="throttles"):
@@ -137,7 +137,7 @@ async def test_an_ack_whose_answer_never_came_is_known_when_it_is_repeated(progr
     assert await end(other, again, Move.DONE) is Status.COMPLETED
 
 
-async def test_a_takeover_whose_answer_never_came_is_not_told_to_the_zombie_as_its_own(
+async def test_a_zombies_ack_does_not_take_a_takeover_with_a_lost_answer_for_its_own(
     programs: Programs, clock: ManualClock
 ) -> None:
     """Both are in one process and speak of one run; the job waits for its next one."""
@@ -155,7 +155,7 @@ async def test_a_takeover_whose_answer_never_came_is_not_told_to_the_zombie_as_i
     assert [job.status for job in await store.get([held.id])] == [Status.PENDING]
 
 
-async def test_an_ack_whose_answer_never_came_is_no_takeover(programs: Programs, clock: ManualClock) -> None:
+async def test_an_ack_with_a_lost_answer_is_not_reported_as_a_takeover(programs: Programs, clock: ManualClock) -> None:
     """It is written while another loop of the process is about to take the job from a worker that it thinks dead."""
     store = await programs.another(budget=0.0, lease=10.0)
     await join(store, "w1")
@@ -211,7 +211,7 @@ async def test_a_claim_whose_answer_never_came_is_given_back(programs: Programs,
     assert (taken.id, taken.crashes, taken.attempts) == (job_id, 0, 0)
 
 
-async def test_what_was_claimed_but_could_not_be_confirmed_is_given_back(programs: Programs) -> None:
+async def test_claims_that_could_not_be_confirmed_are_given_back(programs: Programs) -> None:
     store, other = await programs.another(budget=0.0), programs.first
     await join(store, "w1")
     ids = await put_many(store, 3)
@@ -227,7 +227,7 @@ async def test_what_was_claimed_but_could_not_be_confirmed_is_given_back(program
 
 
 class Hands:
-    """Who holds which job just now: no job may be in two hands."""
+    """Which worker holds which job just now: no job may have two."""
 
     def __init__(self) -> None:
         self.held: dict[str, str] = {}
@@ -294,7 +294,7 @@ async def work(store: DynamoStore, worker: str, hands: Hands, chance: random.Ran
 
 @pytest.mark.parametrize("seed", range(2))
 async def test_waiting_jobs_are_woken_despite_random_faults(programs: Programs, seed: int) -> None:
-    """Parents spawn a child each and wait for its end; nobody has a time at which he would wake by himself."""
+    """Parents spawn a child each and wait for its end; no job has a time at which it would wake by itself."""
     chance = random.Random(seed)
     stores = [await programs.another(budget=0.2) for _ in range(2)]
     for number, store in enumerate(stores):

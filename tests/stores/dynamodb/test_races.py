@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow  # a real server
 RACERS, ROUNDS = 20, 3
 
 
-async def test_of_twenty_processes_one_gets_the_job_and_each_wakes_another(store: FreshStore) -> None:
+async def test_one_of_twenty_processes_gets_the_job_and_each_wakes_another_job(store: FreshStore) -> None:
     """Of thirty that wait, twenty are woken: none twice, and none before one that has waited for longer."""
     waiting = [new_job(queue="other", waits_for="race") for _ in range(RACERS + 10)]
     await store.insert(waiting)
@@ -77,7 +77,7 @@ async def test_programs_share_a_queue(programs: Programs, limit: int) -> None:
     assert sorted(job.id for job in taken) == sorted(ids)
 
 
-async def test_what_is_halted_while_it_is_being_claimed_is_not_given_out(programs: Programs) -> None:
+async def test_a_job_halted_during_its_claim_is_not_given_out(programs: Programs) -> None:
     """The claim has written, the halt returns, and only then the claim looks: nothing starts after a halt."""
     store, other = programs.first, await programs.another()
     await join(store, "w1")
@@ -143,7 +143,7 @@ async def test_clocks_five_minutes_apart_lose_and_overlap_nothing(programs: Prog
 
 
 @pytest.mark.parametrize("ahead", [-300, 300])
-async def test_the_death_of_a_worker_is_timed_by_who_watches(programs: Programs, ahead: int) -> None:
+async def test_the_death_of_a_worker_is_timed_by_the_watchers_clock(programs: Programs, ahead: int) -> None:
     theirs, ours = ManualClock(), ManualClock()
     theirs.shift(ahead)
     store, watcher = await programs.another(clock=theirs), await programs.another(clock=ours)
@@ -174,7 +174,7 @@ async def test_time_in_which_the_service_did_not_answer_proves_nothing(programs:
     assert await end(store, held, Move.DONE) is Status.COMPLETED
 
 
-async def test_of_an_insert_and_a_manual_retry_for_one_key_one_wins(programs: Programs) -> None:
+async def test_either_an_insert_or_a_manual_retry_gets_the_key(programs: Programs) -> None:
     store, other = programs.first, await programs.another()
     await join(store, "w1")
     dead = await running(store, dedupe_key="k")

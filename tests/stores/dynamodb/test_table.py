@@ -1,4 +1,4 @@
-"""What is in the table: for who reads it with other tools, and what the service is left to do by itself."""
+"""The contents of the table, for readers with other tools, and what is left to the service itself."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_more_follow_ups_than_one_transaction_takes_are_refused(store: Fre
 
 
 @slow
-async def test_what_the_service_has_yet_to_delete_is_not_shown(programs: Programs, clock: ManualClock) -> None:
+async def test_expired_items_that_are_not_deleted_yet_are_not_shown(programs: Programs, clock: ManualClock) -> None:
     store = await programs.another(prune=False)
     await join(store, "w1")
     held = await running(store, keep=90_500, dedupe_key="k")
@@ -207,7 +207,7 @@ async def test_counts_cost_a_write_a_second_and_not_one_per_job(store: FreshStor
     assert store.client.tally["calls"] - before <= 10 * 2 + 2  # the halts, the job; and perhaps the counts
 
 
-def test_what_could_not_be_written_is_not_forgotten() -> None:
+def test_counts_that_could_not_be_written_are_kept() -> None:
     counts = Counts()
     counts.add("q", Status.PENDING, 2)
     tally = counts.take()
@@ -240,7 +240,7 @@ def test_every_shard_has_one_owner_and_few_move_when_a_process_goes() -> None:
     assert all(after[shard] == before[shard] for shard in before if before[shard] != [processes[-1]])
 
 
-def test_who_knows_of_nobody_else_looks_after_all() -> None:
+def test_a_process_that_knows_no_other_owns_all_shards() -> None:
     assert all(owned(shard, "me", ()) for shard in range(MAX_SHARDS))
 
 
@@ -291,7 +291,7 @@ async def test_a_claim_from_its_own_shards_asks_only_those(programs: Programs) -
 
 
 @slow
-async def test_one_item_twice_in_a_list_of_changes(store: FreshStore) -> None:
+async def test_one_item_twice_in_a_list_of_changes_is_sent_in_several_calls(store: FreshStore) -> None:
     """The service refuses such a batch request: see dynamodb_rules.py."""
     await store.table.put(values.put({"PK": "a", "SK": "1", "n": 0}))
     await store.table.put(values.put({"PK": "a", "SK": "2", "n": 0}))
@@ -349,7 +349,7 @@ async def test_the_tests_refuse_one_item_twice_in_one_call(store: FreshStore, ca
 # -- many calls at once -----------------------------------------------------------------------------------
 
 
-async def test_who_is_cancelled_before_all_calls_began_leaves_none_behind() -> None:
+async def test_a_cancelled_caller_leaves_no_call_behind() -> None:
     begun: list[int] = []
     ended: list[int] = []
     no_room = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Waiting jobs are woken once, even if a process dies or an answer is lost. Steps go after their job."""
+"""Waiting jobs are woken once, whatever process dies or answer is lost, and steps are removed with their job."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_an_outcome_with_many_steps_that_was_never_answered_is_known_again
     assert len(await store.steps(held.id)) == 120
 
 
-# -- whoever dies -----------------------------------------------------------------------------------------
+# -- processes that die -----------------------------------------------------------------------------------------
 
 
 def dies_after(operation: str) -> Any:
@@ -146,7 +146,7 @@ async def test_a_wake_up_that_its_process_did_not_live_to_carry_out_is_carried_o
     parent = await suspended(store, end_of(child.id))
     client_of(store).plan = dies_after("TransactWriteItems")
     if isinstance(way, Move):
-        child.ref = None  # so that it looks, and knows who waits
+        child.ref = None  # so that it reads which jobs wait
         assert await end(store, child, way) is not None
     else:
         with contextlib.suppress(StoreUnavailable):  # it dies before it has written the audit log
@@ -201,7 +201,7 @@ async def test_a_late_wake_up_does_not_undo_that_of_a_later_end(programs: Progra
 # -- at once ----------------------------------------------------------------------------------------------
 
 
-async def test_an_end_and_one_who_begins_to_wait_for_it_do_not_miss_each_other(programs: Programs) -> None:
+async def test_a_job_that_begins_to_wait_does_not_miss_a_concurrent_end(programs: Programs) -> None:
     store, other = programs.first, await programs.another()
     await join(store, "w1")
     await join(other, "w2")
@@ -212,7 +212,7 @@ async def test_an_end_and_one_who_begins_to_wait_for_it_do_not_miss_each_other(p
         async def wait(parent: Claim = parent, child: Claim = child, late: bool = bool(number % 2)) -> None:
             await asyncio.sleep(0.001 * late)
             await end(other, parent, Move.SUSPEND, delay=UNTIL_WOKEN, waits_for=end_of(child.id))
-            if (await look(other, child.id)).finished:  # who suspends looks once more
+            if (await look(other, child.id)).finished:  # the suspending process looks once more
                 await other.wake({end_of(child.id): 1})
 
         await asyncio.gather(wait(), end(store, child, Move.DONE if number % 3 else Move.DEAD))
@@ -234,7 +234,7 @@ async def test_many_may_begin_to_wait_for_one_end_at_once(programs: Programs) ->
     assert statuses == {Status.PENDING}
 
 
-async def test_of_a_wake_up_and_the_due_time_one_comes_first(programs: Programs, clock: ManualClock) -> None:
+async def test_a_job_is_woken_either_by_a_wake_up_or_by_its_time(programs: Programs, clock: ManualClock) -> None:
     store, other = programs.first, await programs.another()
     await join(store, "w1")
     for number in range(10):
@@ -249,7 +249,7 @@ async def test_of_a_wake_up_and_the_due_time_one_comes_first(programs: Programs,
         await end(store, held[0], Move.DONE)
 
 
-async def test_who_suspends_again_is_not_woken_by_what_is_left_of_before(
+async def test_an_item_left_from_an_earlier_wait_does_not_wake_a_job_that_suspends_again(
     programs: Programs, clock: ManualClock
 ) -> None:
     """The process that claimed it at its time died before it had tidied up."""
@@ -267,7 +267,9 @@ async def test_who_suspends_again_is_not_woken_by_what_is_left_of_before(
     assert await status_of(store, job_id) is Status.PENDING
 
 
-async def test_what_is_left_of_before_does_not_count_as_woken(programs: Programs, clock: ManualClock) -> None:
+async def test_an_item_left_from_an_earlier_wait_does_not_count_as_woken(
+    programs: Programs, clock: ManualClock
+) -> None:
     """Both of its items are tried at once. If the void one comes second, it finds the job woken by the same `wake`."""
     store, other = await programs.another(), programs.first
     await join(store, "w1")
@@ -311,7 +313,7 @@ async def test_jobs_of_one_insert_may_wait_for_each_other(store: FreshStore) -> 
         await end(store, held[0], Move.DONE)
 
 
-async def test_jobs_of_one_save_may_wait_for_each_other_and_for_who_spawns_them(store: FreshStore) -> None:
+async def test_jobs_of_one_save_may_wait_for_each_other_and_for_their_parent(store: FreshStore) -> None:
     await join(store, "w1")
     held = await running(store)
     first = new_job()
@@ -334,7 +336,7 @@ async def test_follow_ups_may_wait_for_a_job_that_goes_on(store: FreshStore) -> 
     assert await status_of(store, after.id) is Status.PENDING
 
 
-async def test_of_two_jobs_with_one_key_in_one_save_the_first_is_taken(store: FreshStore) -> None:
+async def test_the_first_of_two_jobs_with_one_key_in_a_save_is_inserted(store: FreshStore) -> None:
     await join(store, "w1")
     held = await running(store)
     first, second = new_job(dedupe_key="k"), new_job(dedupe_key="k")
@@ -344,7 +346,7 @@ async def test_of_two_jobs_with_one_key_in_one_save_the_first_is_taken(store: Fr
 
 
 @pytest.mark.parametrize("child_first", [True, False])
-async def test_one_who_waits_for_an_end_finds_it_after_a_copy(store: FreshStore, *, child_first: bool) -> None:
+async def test_a_job_that_waits_for_an_end_is_woken_after_a_copy(store: FreshStore, *, child_first: bool) -> None:
     source = MemoryStore(clock=store.clock)
     await join(source, "w1")
     await join(store, "w1")
@@ -358,7 +360,7 @@ async def test_one_who_waits_for_an_end_finds_it_after_a_copy(store: FreshStore,
     assert await status_of(store, parent) is Status.PENDING
 
 
-async def test_one_who_waits_and_its_job_may_come_in_one_page(store: FreshStore) -> None:
+async def test_a_waiting_job_and_the_one_it_waits_for_may_be_loaded_in_one_page(store: FreshStore) -> None:
     source = MemoryStore(clock=store.clock)
     await join(source, "w1")
     await join(store, "w1")

@@ -102,7 +102,7 @@ def test_the_last_crash_makes_a_dead_letter() -> None:
         (Move.DONE, 0, JOB.run_at),
     ],
 )
-def test_the_next_time(move: Move, delay: int, run_at: int) -> None:
+def test_each_move_sets_the_expected_run_time(move: Move, delay: int, run_at: int) -> None:
     assert conclude(JOB, outcome(move, delay=delay), NOW).run_at == run_at
 
 
@@ -174,7 +174,7 @@ def test_long_errors_are_shortened() -> None:
     assert len(end.run.traceback or "") < LONGEST_TRACEBACK + 100
 
 
-def test_of_two_outcomes_for_one_claim_the_first_counts() -> None:
+def test_the_first_of_two_outcomes_for_one_claim_counts() -> None:
     first, second = outcome(Move.DONE), outcome(Move.DEAD)
     assert first_of_each([first, second]) == {("job", 3): first}
 

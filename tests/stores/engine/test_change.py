@@ -55,7 +55,7 @@ def test_a_job_is_not_retried_while_another_holds_its_dedupe_key() -> None:
     assert (planned.changed, planned.restored, planned.conflicts) == ([], [], {"dead": "other"})
 
 
-def test_of_two_dead_jobs_with_one_dedupe_key_the_first_is_retried() -> None:
+def test_the_first_of_two_dead_jobs_with_one_dedupe_key_is_retried() -> None:
     second = replace(DEAD, id="second")
     planned = plan(request(Action.RETRY), [DEAD, second], {}, NOW)
     assert (planned.restored, planned.conflicts) == ([DEAD], {"second": "dead"})

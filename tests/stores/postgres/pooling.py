@@ -45,7 +45,7 @@ class Pooler:
     def __init__(self, server: Path, directory: Path) -> None:
         self._server = server
         self._directory = directory
-        self._free: asyncio.Queue[Backend] = asyncio.Queue()  # who was used last comes last
+        self._free: asyncio.Queue[Backend] = asyncio.Queue()  # the one that was used last comes last
         self._backends: set[Backend] = set()
         self._clients: dict[bytes, Client] = {}
         self._serving: set[asyncio.Task[None]] = set()

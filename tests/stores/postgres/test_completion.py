@@ -65,7 +65,7 @@ async def test_rows_and_outcome_are_committed_together(store: PostgresStore, sta
     assert connection.closed
 
 
-async def test_in_a_thread_it_is_a_plain_with(store: PostgresStore, stays: Stays, check_in: str) -> None:
+async def test_a_thread_uses_a_plain_with(store: PostgresStore, stays: Stays, check_in: str) -> None:
     held = await running(store)
 
     def handle() -> psycopg.Connection[Any]:
@@ -135,7 +135,7 @@ async def test_the_block_cannot_end_the_transaction_by_itself(
     assert await end(store, held, Move.DONE) is Status.COMPLETED
 
 
-async def test_nor_by_a_statement(store: PostgresStore) -> None:
+async def test_a_statement_inside_the_block_cannot_end_the_transaction(store: PostgresStore) -> None:
     held = await running(store)
     with pytest.raises(ConfigurationError, match="do not commit or roll back inside it"):
         async with done(store, held) as connection:
@@ -162,7 +162,7 @@ async def test_a_statement_that_failed_and_was_passed_over_takes_all_back(
     assert await status_of(store, held.id) is Status.RUNNING
 
 
-async def test_savepoints_are_fine(store: PostgresStore, stays: Stays, check_in: str) -> None:
+async def test_savepoints_may_be_used_inside_the_block(store: PostgresStore, stays: Stays, check_in: str) -> None:
     held = await running(store)
     async with done(store, held) as connection:
         await connection.execute(check_in)
@@ -271,7 +271,7 @@ async def test_a_connection_that_breaks_takes_all_back(
 # -- under a worker -------------------------------------------------------------------------------
 
 
-async def test_a_value_returned_after_the_commit_is_told_of(
+async def test_a_value_returned_after_the_commit_is_logged_as_not_stored(
     store: PostgresStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = Mainspring(store)
@@ -340,7 +340,9 @@ async def test_a_handler_that_is_stopped_just_before_it_begins_leaves_no_connect
     assert completion._connection.closed
 
 
-async def test_nor_does_one_in_a_thread(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thread_that_cannot_begin_leaves_no_connection(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(_block: Any) -> None:
         raise psycopg.OperationalError("the server has gone")
 

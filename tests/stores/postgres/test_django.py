@@ -79,7 +79,7 @@ def test_an_order_and_its_job_come_together_and_a_worker_finds_both(app: Mainspr
     assert (job.status, job.result) == (Status.COMPLETED, "lamp")
 
 
-def test_from_an_asynchronous_view(app: Mainspring, shop: SimpleNamespace) -> None:
+def test_an_asynchronous_view_can_enqueue(app: Mainspring, shop: SimpleNamespace) -> None:
     from asgiref.sync import async_to_sync
     from django.test import AsyncClient
 
@@ -118,14 +118,14 @@ def test_a_worker_is_woken_by_the_commit_and_not_before(app: Mainspring, shop: S
     assert app.run(ear.so_far()) == [Wake.JOBS]
 
 
-def test_after_the_commit_without_a_connection(app: Mainspring, shop: SimpleNamespace) -> None:
+def test_on_commit_can_enqueue_without_a_connection(app: Mainspring, shop: SimpleNamespace) -> None:
     with shop.transaction.atomic():
         shop.transaction.on_commit(lambda: shop.ship.enqueue_sync(order=7))
         assert jobs(app) == []
     assert jobs(app) == [7]
 
 
-def test_on_the_event_loop_django_says_what_to_do(app: Mainspring, shop: SimpleNamespace) -> None:
+def test_django_refuses_its_connection_on_the_event_loop(app: Mainspring, shop: SimpleNamespace) -> None:
     from django.core.exceptions import SynchronousOnlyOperation  # type: ignore[import-untyped]
 
     with pytest.raises(SynchronousOnlyOperation, match="use a thread or sync_to_async"):

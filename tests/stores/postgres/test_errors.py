@@ -20,7 +20,9 @@ from tests.postgres import dsn, fresh_schema, server, servers
 
 pytestmark = pytest.mark.slow  # a real server
 
-ours = pytest.mark.skipif("MAINSPRING_TEST_PG" in os.environ, reason="we may not say who logs in to that server how")
+ours = pytest.mark.skipif(
+    "MAINSPRING_TEST_PG" in os.environ, reason="the tests may not change the logins of that server"
+)
 RULES = """\
 local all {guest}_rejected reject
 local all {guest} scram-sha-256
@@ -49,7 +51,7 @@ def logging_in(file: Path, rules: str) -> Iterator[None]:
 
 @pytest.fixture
 def guest() -> Iterator[str]:
-    """A user with a password, beside others who may not log in for one reason or another."""
+    """A user with a password, beside others that may not log in for one reason or another."""
     name = fresh_schema()
     ask(f"CREATE ROLE {name} LOGIN PASSWORD 'right'; CREATE ROLE {name}_crowded LOGIN CONNECTION LIMIT 0")
     ask(f"CREATE ROLE {name}_group NOLOGIN; CREATE ROLE {name}_rejected LOGIN")
@@ -70,7 +72,7 @@ async def refusal_of(url: str) -> StoreError:
 
 
 @ours
-async def test_a_wrong_password_and_the_likes(guest: str) -> None:
+async def test_login_errors_say_what_to_correct(guest: str) -> None:
     file = server(next(iter(servers().values()))).data / "pg_hba.conf"
     with logging_in(file, RULES.format(guest=guest)):
         for user, password, told in [
@@ -86,7 +88,7 @@ async def test_a_wrong_password_and_the_likes(guest: str) -> None:
         assert "may not create or change" in str(await refusal_of(place(user=guest, password="right")))
 
 
-async def test_a_database_that_is_not_there_or_not_for_us(guest: str) -> None:
+async def test_a_missing_or_forbidden_database_is_refused(guest: str) -> None:
     missing = await refusal_of(place(dbname="no_such_database"))
     assert type(missing) is StoreRefused
     assert '"no_such_database" does not exist; create it, or correct' in str(missing)
@@ -100,14 +102,14 @@ async def test_a_database_that_is_not_there_or_not_for_us(guest: str) -> None:
     assert "GRANT CONNECT ON DATABASE" in str(closed)
 
 
-async def test_who_may_not_make_the_tables_learns_who_may(guest: str) -> None:
+async def test_a_user_without_the_right_to_create_tables_gets_advice(guest: str) -> None:
     refused = await refusal_of(place(user=guest))
     assert type(refused) is StoreReadOnly
     assert "permission denied for database" in str(refused)
     assert "run `mainspring migrate` as the owner of the tables and write migrate=off" in str(refused)
 
 
-async def test_a_server_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "OLDEST_SERVER", 99)
     refused = await refusal_of(dsn())
     assert type(refused) is StoreRefused
@@ -127,13 +129,13 @@ async def test_a_worker_does_not_wait_for_what_will_not_come() -> None:
 # -- for now --------------------------------------------------------------------------------------
 
 
-async def test_a_server_without_room_for_us(guest: str) -> None:
+async def test_a_server_without_free_connections_counts_as_unavailable(guest: str) -> None:
     refused = await refusal_of(place(user=f"{guest}_crowded"))
     assert type(refused) is StoreUnavailable
     assert "raise max_connections" in str(refused)
 
 
-async def test_a_host_that_nobody_knows_may_be_known_soon() -> None:
+async def test_an_unknown_host_counts_as_unavailable() -> None:
     """As one container is to another that starts before it."""
     refused = await refusal_of("postgresql://no-such-host.invalid/shop")
     assert type(refused) is StoreUnavailable
@@ -141,7 +143,7 @@ async def test_a_host_that_nobody_knows_may_be_known_soon() -> None:
 
 
 @ours
-async def test_of_two_hosts_one_that_may_come_back_is_worth_waiting_for(tmp_path: Path) -> None:
+async def test_the_store_is_unavailable_if_one_of_two_hosts_may_come_back(tmp_path: Path) -> None:
     here = conninfo_to_dict(dsn()).get("host")
     both = await refusal_of(place(dbname="no_such_database", host=f"{tmp_path},{here}", port="5432"))
     assert type(both) is StoreUnavailable
@@ -166,5 +168,5 @@ async def test_of_two_hosts_one_that_may_come_back_is_worth_waiting_for(tmp_path
         ("FATAL:  Datenbank »shop« existiert nicht", StoreUnavailable),  # we do not know: better to wait
     ],
 )
-def test_others_by_their_words(words: str, kind: type[StoreError]) -> None:
+def test_other_errors_are_recognised_by_their_words(words: str, kind: type[StoreError]) -> None:
     assert type(explain(psycopg.OperationalError(f"connection failed: {words}"))) is kind

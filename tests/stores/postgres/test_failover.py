@@ -1,4 +1,4 @@
-"""The primary dies and a standby takes its place: nobody is restarted, and nothing that was acknowledged is lost."""
+"""The primary dies and a standby takes its place: no program restarts, and nothing that was acknowledged is lost."""
 
 from __future__ import annotations
 

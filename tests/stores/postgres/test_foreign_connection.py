@@ -52,7 +52,7 @@ async def names(store: PostgresStore) -> list[str]:
 
 
 @pytest.mark.parametrize("options", [{}, {"row_factory": dict_row}, {"row_factory": namedtuple_row}])
-async def test_they_come_with_the_commit(store: PostgresStore, greet: Greet, options: dict[str, Any]) -> None:
+async def test_jobs_appear_with_the_callers_commit(store: PostgresStore, greet: Greet, options: dict[str, Any]) -> None:
     async with await psycopg.AsyncConnection.connect(dsn(), **options) as connection:
         handle = await greet.using(connection=connection).enqueue(name="Ana")
         await greet.using(connection=connection, dedupe_key="b").enqueue(name="Ben")
@@ -76,7 +76,7 @@ async def test_the_very_first_job_of_a_database_may_be_one() -> None:
         await store.close()
 
 
-async def test_a_rollback_takes_them_back(store: PostgresStore, greet: Greet) -> None:
+async def test_a_rollback_removes_the_jobs(store: PostgresStore, greet: Greet) -> None:
     async with await psycopg.AsyncConnection.connect(dsn()) as connection:
         await greet.using(connection=connection, dedupe_key="a").enqueue(name="Ana")
         await connection.rollback()
@@ -98,7 +98,9 @@ async def test_a_connection_that_commits_each_statement_is_fine(store: PostgresS
 
 
 @pytest.mark.parametrize("options", [{}, {"row_factory": dict_row}])
-async def test_in_plain_code_too(store: PostgresStore, greet: Greet, options: dict[str, Any]) -> None:
+async def test_plain_code_can_enqueue_in_its_transaction(
+    store: PostgresStore, greet: Greet, options: dict[str, Any]
+) -> None:
     def work() -> None:
         with psycopg.connect(dsn(), **options) as connection:
             greet.using(connection=connection).enqueue_sync(name="Ana")
@@ -110,14 +112,14 @@ async def test_in_plain_code_too(store: PostgresStore, greet: Greet, options: di
     assert await names(store) == ["Ben", "Cem", "Dag"]
 
 
-def test_in_a_program_that_has_done_nothing_else_yet() -> None:
+def test_a_program_can_begin_with_an_enqueue_in_its_transaction() -> None:
     schema = fresh_schema()
     app = Mainspring(PostgresStore(dsn(), schema_name=schema))
 
     @app.task()
     def greet(name: str) -> None: ...
 
-    @app.task(deliver=Window.of_person(lambda p: p.name))  # whom it looks up in the store
+    @app.task(deliver=Window.of_person(lambda p: p.name))  # the person is looked up in the store
     def remind(name: str) -> None: ...
 
     with psycopg.connect(dsn()) as connection:
@@ -134,7 +136,9 @@ def test_in_a_program_that_has_done_nothing_else_yet() -> None:
         connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
 
 
-async def test_also_from_a_coroutine(store: PostgresStore, greet: Greet, stores: Stores) -> None:
+async def test_a_coroutine_can_enqueue_on_a_synchronous_connection(
+    store: PostgresStore, greet: Greet, stores: Stores
+) -> None:
     with stores.connect() as connection:
         await greet.using(connection=connection).enqueue(name="Ana")
         assert await names(store) == []
@@ -161,7 +165,7 @@ class OtherWrapper:
     def ensure_connection(self) -> None: ...
 
 
-async def test_nor_can_django_with_another_driver(greet: Greet) -> None:
+async def test_django_with_another_driver_is_refused(greet: Greet) -> None:
     other = OtherWrapper()
     with pytest.raises(ConfigurationError, match="not OtherWrapper over sqlite3: have it use psycopg 3"):
         await greet.using(connection=other).enqueue(name="Ana")
@@ -189,8 +193,10 @@ async def test_a_halt_that_refuses_does_so_here_too(store: PostgresStore, greet:
     assert await names(store) == ["Ben"]
 
 
-async def test_a_caller_who_takes_his_time_holds_nobody_up(store: PostgresStore, greet: Greet, stores: Stores) -> None:
-    """Neither a halt, nor those who come after it."""
+async def test_a_callers_long_transaction_does_not_block_a_halt_or_other_enqueues(
+    store: PostgresStore, greet: Greet, stores: Stores
+) -> None:
+    """Neither the halt waits for it, nor do enqueues after the halt."""
     with stores.connect() as connection:
         await greet.using(connection=connection).enqueue(name="Ana")
         async with asyncio.timeout(60):

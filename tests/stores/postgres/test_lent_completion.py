@@ -149,7 +149,7 @@ async def test_a_transaction_that_has_begun_before_is_refused(
 
 
 @pytest.mark.parametrize("how", ["commit", "rollback"])
-async def test_a_session_that_ends_the_transaction_itself_is_told_so(
+async def test_a_session_that_ends_the_transaction_itself_is_an_error(
     store: PostgresStore, rooms: Rooms, insert: str, how: str
 ) -> None:
     held = await running(store)

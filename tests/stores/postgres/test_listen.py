@@ -1,4 +1,4 @@
-"""Workers hear of what others do: those who sleep, and nobody else."""
+"""Idle workers, and only those, are notified of what other programs do."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def idle(stores: Stores, store: PostgresStore, worker: str = "w1", queues:
 
 
 class Overheard:
-    """All that is sent, whoever it is for."""
+    """All notices that are sent, to whichever worker."""
 
     def __init__(self, stores: Stores, connection: psycopg.Connection[Any]) -> None:
         self._channel = channel(stores.schema)
@@ -64,7 +64,7 @@ def overheard(stores: Stores, store: PostgresStore) -> Iterator[Overheard]:
         yield Overheard(stores, connection)
 
 
-# -- who is told ----------------------------------------------------------------------------------
+# -- notices sent ---------------------------------------------------------------------------------
 
 
 async def test_an_idle_worker_hears_of_a_job_from_another_program(store: PostgresStore, stores: Stores) -> None:
@@ -76,7 +76,7 @@ async def test_an_idle_worker_hears_of_a_job_from_another_program(store: Postgre
 
 
 @pytest.mark.slow
-async def test_and_from_another_process(store: PostgresStore, stores: Stores) -> None:
+async def test_an_idle_worker_hears_of_a_job_from_another_process(store: PostgresStore, stores: Stores) -> None:
     ear = await idle(stores, store)
     with start("insert", stores) as process:
         await eventually(lambda: ear.heard == [Wake.JOBS])
@@ -94,7 +94,7 @@ async def test_workers_look_for_themselves_after_another_has_died(stores: Stores
     assert Wake.ALL in await ear.so_far()
 
 
-async def test_only_if_it_is_of_a_queue_of_its_own(store: PostgresStore, stores: Stores) -> None:
+async def test_an_idle_worker_hears_only_of_jobs_of_its_queues(store: PostgresStore, stores: Stores) -> None:
     mail = await idle(stores, store, "w1", ("mail", "post"))
     every = await idle(stores, store, "w2", ("*",))
     await put(store, queue="video")
@@ -107,7 +107,7 @@ async def test_names_too_long_for_a_notice_wake_all() -> None:
     assert json.loads(describe(Wake.JOBS, ["a" * 100, *(f"{n:0100}" for n in range(100))]))["queues"] == ["*"]
 
 
-async def test_each_is_told_of_a_cancellation(store: PostgresStore, stores: Stores) -> None:
+async def test_every_worker_is_notified_of_a_cancellation(store: PostgresStore, stores: Stores) -> None:
     busy = await listening(stores, store)
     held = await running(store)
     await by_hand(await stores.another(), Action.CANCEL, held.id)
@@ -125,10 +125,12 @@ async def test_an_idle_worker_hears_of_retries_and_of_the_end_of_a_halt(store: P
     assert await ear.so_far() == [Wake.JOBS | Wake.HALTS]
 
 
-# -- who is not -----------------------------------------------------------------------------------
+# -- notices not sent-----------------------------------------------------------------------------
 
 
-async def test_while_nobody_is_idle_nothing_is_sent(store: PostgresStore, stores: Stores, overheard: Overheard) -> None:
+async def test_no_notice_is_sent_while_no_worker_is_idle(
+    store: PostgresStore, stores: Stores, overheard: Overheard
+) -> None:
     await put(store)
     await listening(stores, store)
     await put_many(store, 20)
@@ -142,7 +144,9 @@ async def test_while_nobody_is_idle_nothing_is_sent(store: PostgresStore, stores
     assert overheard.so_far() == []
 
 
-async def test_nor_for_queues_that_nobody_serves(store: PostgresStore, stores: Stores, overheard: Overheard) -> None:
+async def test_no_notice_is_sent_for_queues_without_workers(
+    store: PostgresStore, stores: Stores, overheard: Overheard
+) -> None:
     await idle(stores, store)
     await put(store, queue="video")
     await end(store, await claim_one(store, worker="w2", queue="video"), Move.DONE)
@@ -152,7 +156,7 @@ async def test_nor_for_queues_that_nobody_serves(store: PostgresStore, stores: S
     assert overheard.so_far() == []
 
 
-async def test_schemas_keep_to_themselves(store: PostgresStore, stores: Stores) -> None:
+async def test_notices_do_not_reach_other_schemas(store: PostgresStore, stores: Stores) -> None:
     neighbours = Stores(stores.dsn, fresh_schema())
     neighbour = await neighbours.another()
     ear = await idle(neighbours, neighbour)
@@ -168,7 +172,7 @@ async def test_schemas_keep_to_themselves(store: PostgresStore, stores: Stores) 
 
 @pytest.mark.slow
 async def test_a_job_that_comes_while_a_worker_falls_asleep_wakes_it(store: PostgresStore, stores: Stores) -> None:
-    """Without any poll: who misses one of these waits for ever."""
+    """Without any poll: a worker that misses one of these waits for ever."""
     ear = await listening(stores, store)
     other = await stores.another()
 
@@ -187,7 +191,7 @@ async def test_a_job_that_comes_while_a_worker_falls_asleep_wakes_it(store: Post
 
 
 async def test_a_worker_that_was_taken_for_dead_looks_again(store: PostgresStore, stores: Stores) -> None:
-    """Its mark went with its row: who came in between has told nobody."""
+    """Its mark went with its row: a job inserted in between notified no worker."""
     ear = await idle(stores, store)
     stores.ask("DELETE FROM {s}.workers")
     await put(await stores.another())
@@ -223,7 +227,7 @@ async def test_a_connection_that_is_lost_alone_is_replaced_at_once(
     assert not any(info.polling for info in (await worker.stats()).workers)
 
 
-async def test_who_cannot_listen_polls_and_says_so(
+async def test_a_worker_that_cannot_listen_polls_and_logs_it(
     stores: Stores, store: PostgresStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     ears = Stores(stores.dsn, f"{stores.schema}_ears")
@@ -245,7 +249,7 @@ async def test_who_cannot_listen_polls_and_says_so(
     assert await ear.so_far() == [Wake.JOBS]
 
 
-async def test_no_connection_is_left_by_who_leaves(stores: Stores) -> None:
+async def test_a_worker_that_leaves_closes_its_connection(stores: Stores) -> None:
     store = await stores.another()
     await listening(stores, store)
     await listening(stores, store)  # again, as after a restart

@@ -46,7 +46,9 @@ def slow(clock: ManualClock, seconds: float, read: Read) -> Read:
     return read_slowly
 
 
-async def test_who_could_not_look_does_not_judge(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_could_not_be_read_declares_no_worker_dead(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = ManualClock()
     working, watching = await two_of_them(stores, clock)
     with monkeypatch.context() as patch:
@@ -61,7 +63,7 @@ async def test_who_could_not_look_does_not_judge(stores: Stores, monkeypatch: py
     assert [takeover.cause for takeover in (await watching.reap()).takeovers] == [TakeoverCause.CRASHED]
 
 
-async def test_nor_who_waited_for_the_answer(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_answer_declares_no_worker_dead(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     working, watching = await two_of_them(stores, clock)
     with monkeypatch.context() as patch:

@@ -110,7 +110,7 @@ def fresh(stores: Stores) -> None:
 
 
 def stale(stores: Stores) -> None:
-    """From when there was next to nothing: what a planner believes who was told once and never again."""
+    """Statistics from when the tables were almost empty, as if they had never been updated since."""
     fill(stores, 10, 10, 10)
     stores.ask(ANALYZE)
     fill(stores, WAITING, SUSPENDED, FINISHED, start=10)
@@ -186,7 +186,7 @@ async def wake(store: PostgresStore, held: Held) -> None:
     assert await store.wake({"crowd": 2, "nobody": 3}) == {"crowd": 2, "nobody": 0}
 
 
-async def ack_for_whom_one_waits(store: PostgresStore, held: Held) -> None:
+async def ack_with_waiting_job(store: PostgresStore, held: Held) -> None:
     await store.insert([new_job(waits_for=end_of(held[-1].id))])
     assert await store.ack([outcome(held.pop(), Move.DONE)]) == [Status.COMPLETED]
     assert len(await claim(store, 1)) == 1
@@ -242,10 +242,10 @@ WORK: Mapping[str, Work] = {
     "suspend": suspend,
     "insert suspended": insert_suspended,
     "wake": wake,
-    "claim who was woken": claim_from_any_queue,
+    "claim woken jobs": claim_from_any_queue,
     "save steps": save,
     "heartbeat": heartbeat,
-    "ack for whom one waits": ack_for_whom_one_waits,
+    "ack a job that another waits for": ack_with_waiting_job,
     "ack": ack,
     "ack of failures": ack_failures,
     "ack of dead letters": ack_the_dead,
@@ -388,7 +388,7 @@ MIXED = (*UNFINISHED, Move.DEAD, Move.CANCEL, Move.DONE)
 
 
 def endings(held: Held, moves: Moves, number: int) -> list[Outcome]:
-    """Of each kind as many; whoever goes on is put off."""
+    """End as many of each kind; jobs that go on are put off."""
     chosen = islice(cycle(moves), number)
     return [outcome(held.pop(), move, delay=10**9 if move in UNFINISHED else 0, failure=BOOM) for move in chosen]
 

@@ -1,4 +1,4 @@
-"""Connections come back, or are closed, whoever ends first."""
+"""Connections come back or are closed, whether their user or the store ends first."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tests.postgres import dsn
 from tests.worker.working import member
 
 
-async def test_what_was_in_use_when_the_store_was_closed_is_closed_afterwards(store: PostgresStore) -> None:
+async def test_a_connection_in_use_when_the_store_closes_is_closed_afterwards(store: PostgresStore) -> None:
     async with store._pool.use() as connection:
         await store.close()
     assert connection.closed
     assert await store.version() > 0  # it may be used again
 
 
-def test_a_listener_of_a_loop_that_has_ended_keeps_nobody_waiting(schema: str) -> None:
+def test_a_listener_of_an_ended_loop_does_not_block_close(schema: str) -> None:
     store = PostgresStore(dsn(), schema_name=schema)
     ended = asyncio.new_event_loop()
     try:

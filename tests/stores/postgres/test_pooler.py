@@ -53,7 +53,7 @@ async def leftovers(pooler: Pooler) -> list[str]:
 
 
 class PooledStore(RecycledStore):
-    """Its tables are known from elsewhere; it is we who look at it from outside."""
+    """Its tables were made elsewhere; only the test itself uses a direct connection."""
 
     def __init__(self, pooler: Pooler, **options: Any) -> None:
         super().__init__(**options)
@@ -117,7 +117,7 @@ async def has_completed(app: Mainspring, number: int) -> bool:
     return await app.store.count(Filter(statuses=(Status.COMPLETED,))) == number
 
 
-async def test_without_one_it_polls_and_says_so_once(
+async def test_a_worker_without_a_direct_connection_polls_and_logs_it_once(
     pooler: Pooler, schema: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listen, "ECHO_TIMEOUT", 0.3)
@@ -157,7 +157,7 @@ class PretendingLinks(Pool):
         return connection
 
 
-async def test_whoever_insists_on_prepared_statements_is_notified(pooler: Pooler, schema: str) -> None:
+async def test_prepared_statements_behind_a_pooler_are_an_error_with_advice(pooler: Pooler, schema: str) -> None:
     store = PostgresStore(pooler.dsn, schema_name=schema, listen_dsn=dsn(), prepare=True)
 
     async def work() -> None:

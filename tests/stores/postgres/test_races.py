@@ -77,8 +77,8 @@ async def test_programs_that_claim_from_one_queue_share_its_jobs(programs: list[
 
 
 @pytest.mark.slow
-async def test_whole_lives_at_once(programs: list[PostgresStore]) -> None:
-    """Inserted, claimed, failed, retried and completed by whoever comes first, a new day's partition and all."""
+async def test_concurrent_programs_complete_every_job_once(programs: list[PostgresStore]) -> None:
+    """Inserted, claimed, failed, retried and completed by whichever program comes first, with a new day's partition."""
     done: Counter[str] = Counter()
 
     async def live(number: int) -> None:
@@ -105,7 +105,9 @@ async def test_whole_lives_at_once(programs: list[PostgresStore]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dedupe_for", [None, 60_000], ids=["live", "lasting"])
-async def test_of_many_inserts_with_one_key_one_wins(programs: list[PostgresStore], dedupe_for: int | None) -> None:
+async def test_one_of_many_concurrent_inserts_with_one_key_wins(
+    programs: list[PostgresStore], dedupe_for: int | None
+) -> None:
     for round_ in range(10):
         jobs = [new_job(dedupe_key=f"k{round_}", dedupe_for=dedupe_for) for _ in range(20)]
         answers = await asyncio.gather(*(programs[n % PROGRAMS].insert([job]) for n, job in enumerate(jobs)))
@@ -119,7 +121,7 @@ async def test_of_many_inserts_with_one_key_one_wins(programs: list[PostgresStor
 async def test_inserts_with_the_same_keys_in_another_order_do_not_deadlock(
     programs: list[PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store would try again after one, and nobody would notice but by the time that it takes."""
+    """The store would retry after a deadlock, so that only the time it takes would show it."""
     keys, met = [f"k{n}" for n in range(10)], list[StoreError]()
     ask = PostgresStore._worth_another_try
 
@@ -149,7 +151,7 @@ async def test_the_same_job_inserted_twice_at_once_is_one(programs: list[Postgre
 
 
 async def unanswered(work: Callable[[], Awaitable[Any]], **_options: Any) -> None:
-    """Done, and nobody hears of it."""
+    """The call succeeds, and its answer is lost."""
     await work()
     raise StoreUnavailable
 
@@ -233,7 +235,7 @@ async def test_after_a_halt_that_refuses_returned_nothing_comes_in(programs: lis
 # -- endings --------------------------------------------------------------------------------------
 
 
-async def test_two_who_reap_one_dead_worker_take_each_job_once(stores: Stores) -> None:
+async def test_two_programs_that_reap_one_dead_worker_take_each_job_once(stores: Stores) -> None:
     clock = ManualClock()
     first, second = await stores.another(clock=clock), await stores.another(clock=clock)
     await join(first, "dead")
@@ -252,7 +254,7 @@ async def test_two_who_reap_one_dead_worker_take_each_job_once(stores: Stores) -
 
 
 @pytest.mark.slow
-async def test_of_an_ack_and_a_cancel_and_a_release_one_wins(programs: list[PostgresStore]) -> None:
+async def test_one_of_a_concurrent_ack_cancel_and_release_wins(programs: list[PostgresStore]) -> None:
     for _ in range(20):
         held = await running(programs[0])
         done, released, _ = await asyncio.gather(
@@ -278,7 +280,7 @@ async def test_an_outcome_of_an_old_token_is_lost_also_beside_the_right_one(stor
 # -- the archive ----------------------------------------------------------------------------------
 
 
-async def test_who_reads_the_archive_for_long_holds_up_nobody(store: PostgresStore, stores: Stores) -> None:
+async def test_a_long_read_of_the_archive_blocks_nothing(store: PostgresStore, stores: Stores) -> None:
     """As a dump does: neither a new day, nor one that is over."""
     await end(store, await running(store, keep=0), Move.DONE)
     stores.ask("CREATE TABLE {s}.archive_3 PARTITION OF {s}.archive FOR VALUES FROM (3) TO (4)")
@@ -297,7 +299,7 @@ async def test_who_reads_the_archive_for_long_holds_up_nobody(store: PostgresSto
 # -- looking --------------------------------------------------------------------------------------
 
 
-async def test_what_is_committed_while_the_doctor_looks_is_no_damage(store: PostgresStore, stores: Stores) -> None:
+async def test_a_commit_during_a_diagnosis_is_not_reported_as_damage(store: PostgresStore, stores: Stores) -> None:
     """It has counted the jobs, and is to read the numbers that are kept of them, when a job comes in."""
     with stores.connect() as connection:
         connection.execute(f"LOCK TABLE {stores.schema}.counts IN ACCESS EXCLUSIVE MODE".encode())

@@ -1,4 +1,4 @@
-"""The tables: made once, understood by who reads them, and left alone by a program that is too old."""
+"""The tables are made once, documented for readers, and left alone by a program that is too old."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def test_programs_that_start_together_migrate_once(stores: Stores) -> None:
     assert stores.ask(VERSIONS) == list(range(1, latest() + 1))
 
 
-async def test_likewise_when_they_open(stores: Stores) -> None:
+async def test_programs_that_open_together_migrate_once(stores: Stores) -> None:
     opened = await asyncio.gather(*(stores.another() for _ in range(PROGRAMS)))
     await asyncio.gather(*(put(store) for store in opened))
     assert len(await claim(opened[0])) == PROGRAMS
     assert stores.ask(VERSIONS) == list(range(1, latest() + 1))
 
 
-async def test_whoever_waited_for_another_sees_what_that_one_made(stores: Stores) -> None:
+async def test_a_migration_that_waited_sees_the_tables_made_meanwhile(stores: Stores) -> None:
     """A pooler's connection has made such tables before, and remembers which it did not find when it looked."""
     place = f"{stores.dsn}&application_name={stores.schema}"
     async with await psycopg.AsyncConnection.connect(place, autocommit=True) as slower:
@@ -92,7 +92,7 @@ async def test_a_migration_that_fails_leaves_nothing_behind(stores: Stores, monk
 # -- or not at all --------------------------------------------------------------------------------
 
 
-async def test_who_may_not_migrate_is_told_who_can(stores: Stores) -> None:
+async def test_a_store_without_migrate_refuses_old_tables_with_advice(stores: Stores) -> None:
     with pytest.raises(ConfigurationError, match=r"version 0 of .*run `mainspring migrate`"):
         await stores.another(migrate=False)
     assert stores.ask("SELECT to_regnamespace('{s}')") == [None]
@@ -118,7 +118,7 @@ def test_a_name_that_would_need_quotes_is_refused(name: str) -> None:
         PostgresStore("postgresql:///", schema_name=name)
 
 
-async def test_the_longest_name_will_do(stores: Stores) -> None:
+async def test_the_longest_schema_name_works(stores: Stores) -> None:
     stores.schema = stores.schema.ljust(51, "x")
     store = await stores.another()
     await end(store, await running(store, keep=10**9), Move.DONE)
@@ -133,5 +133,5 @@ async def test_every_table_says_what_it_is_for(stores: Stores, store: PostgresSt
     assert stores.ask("SELECT obj_description('{s}'::regnamespace, 'pg_namespace') IS NOT NULL") == [True]
 
 
-async def test_so_does_every_column_of_jobs_that_needs_to(stores: Stores, store: PostgresStore) -> None:
+async def test_every_column_of_jobs_that_is_not_obvious_has_a_comment(stores: Stores, store: PostgresStore) -> None:
     assert set(stores.ask(COLUMNS)) <= OBVIOUS

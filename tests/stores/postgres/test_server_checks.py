@@ -54,7 +54,7 @@ def set_to(server: Server, **settings: str) -> Iterator[None]:
 
 
 def reload(server: Server, settings: dict[str, str]) -> None:
-    """The postmaster is told by a signal; who connects afterwards may still find the old settings for a moment."""
+    """The postmaster gets a signal; connections made right afterwards may still have the old settings for a moment."""
     run(server, "SELECT pg_reload_conf()")
     changed = "SELECT count(*) FROM pg_settings WHERE sourcefile LIKE '%auto.conf' AND name <> 'max_connections'"
     for _ in range(1000):
@@ -81,7 +81,7 @@ async def test_a_server_as_it_is_delivered_is_fine(store: PostgresStore) -> None
     assert told["dead rows"] == "0 dead rows and 0 live jobs, in 0 MB"
 
 
-async def test_settings_that_cost_jobs(store: PostgresStore, server: Server, schema: str) -> None:
+async def test_settings_that_can_lose_jobs_are_reported(store: PostgresStore, server: Server, schema: str) -> None:
     await store.close()  # connections keep what they began with, for a moment
     with set_to(server, fsync="off", full_page_writes="off", autovacuum="off"):
         durability, autovacuum = await find(store, "durability"), await find(store, "autovacuum")
@@ -96,7 +96,7 @@ async def test_settings_that_cost_jobs(store: PostgresStore, server: Server, sch
     assert finding.message == f"synchronous_commit=off: {server_checks.RISKS['synchronous_commit']}"
 
 
-async def test_a_table_that_is_not_vacuumed(store: PostgresStore, server: Server, schema: str) -> None:
+async def test_a_table_that_is_not_vacuumed_is_reported(store: PostgresStore, server: Server, schema: str) -> None:
     run(server, f"ALTER TABLE {schema}.jobs SET (autovacuum_enabled = off)")
     finding = await find(store, "autovacuum")
     assert (finding.severity, finding.message) == (Severity.WARNING, "off for jobs")
@@ -104,17 +104,19 @@ async def test_a_table_that_is_not_vacuumed(store: PostgresStore, server: Server
     assert (await find(store, "autovacuum")).severity is Severity.OK
 
 
-async def test_a_server_with_hardly_a_connection_left(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_with_few_connections_left_is_reported(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server_checks, "MAX_CONNECTION_USE", 0.0)
     finding = await find(store, "connection")
     assert finding.severity is Severity.WARNING
     assert finding.message.endswith("of the server's 200 connections are in use")
 
 
-# -- who keeps dead rows --------------------------------------------------------------------------
+# -- what keeps dead rows -------------------------------------------------------------------------
 
 
-async def test_who_holds_a_snapshot_and_since_when(
+async def test_a_long_snapshot_is_reported_with_its_process_and_age(
     store: PostgresStore, server: Server, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_checks, "LONG_TRANSACTION", 0)
@@ -133,7 +135,7 @@ async def test_who_holds_a_snapshot_and_since_when(
     assert server_checks.minutes(754) == "12 min"
 
 
-async def test_a_prepared_transaction_that_nobody_ended(
+async def test_a_forgotten_prepared_transaction_is_reported(
     store: PostgresStore, server: Server, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_checks, "LONG_TRANSACTION", 0)
@@ -147,7 +149,7 @@ async def test_a_prepared_transaction_that_nobody_ended(
     assert "ROLLBACK PREPARED 'forgotten'" in finding.advice
 
 
-async def test_dead_rows_and_room_that_is_not_given_back(
+async def test_dead_rows_and_unused_space_are_reported(
     store: PostgresStore, server: Server, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_checks, "MANY_DEAD_ROWS", 50)
@@ -158,7 +160,7 @@ async def test_dead_rows_and_room_that_is_not_given_back(
     """
     run(server, f"ALTER TABLE {schema}.jobs SET (autovacuum_enabled = off)", fill, f"DELETE FROM {schema}.jobs")
 
-    async def dead() -> Finding | None:  # who wrote tells of it when it is gone
+    async def dead() -> Finding | None:  # a writing process reports its statistics when it ends
         finding = await find(store, "dead rows")
         return finding if finding.severity is Severity.WARNING else None
 
@@ -173,7 +175,9 @@ async def test_dead_rows_and_room_that_is_not_given_back(
     assert (await find(store, "dead rows")).severity is Severity.OK
 
 
-async def test_a_user_who_may_not_see_the_others_says_so(store: PostgresStore, server: Server, schema: str) -> None:
+async def test_a_user_without_the_right_to_see_other_transactions_gets_advice(
+    store: PostgresStore, server: Server, schema: str
+) -> None:
     run(server, f"CREATE ROLE {schema} LOGIN IN ROLE pg_read_all_data")
     limited = PostgresStore(make_conninfo(server.dsn, user=schema), schema_name=schema)
     with psycopg.connect(server.dsn):
@@ -187,7 +191,9 @@ async def test_a_user_who_may_not_see_the_others_says_so(store: PostgresStore, s
 # -- replication ----------------------------------------------------------------------------------
 
 
-async def test_a_slot_that_nobody_reads(store: PostgresStore, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unused_replication_slot_is_reported(
+    store: PostgresStore, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server_checks, "LARGE_SLOT_BYTES", 0)
     run(server, "SELECT pg_create_physical_replication_slot('gone', true)", "SELECT pg_switch_wal()", "CHECKPOINT")
     finding = await find(store, "replication")
@@ -197,7 +203,7 @@ async def test_a_slot_that_nobody_reads(store: PostgresStore, server: Server, mo
     assert (await find(store, "replication")).severity is Severity.OK
 
 
-async def test_commits_that_wait_for_a_standby_that_is_not_there(store: PostgresStore, server: Server) -> None:
+async def test_commits_that_wait_for_a_missing_standby_are_reported(store: PostgresStore, server: Server) -> None:
     with set_to(server, synchronous_standby_names="reserve"):
         await store.close()
         finding = await find(store, "replication")
@@ -209,7 +215,7 @@ async def test_commits_that_wait_for_a_standby_that_is_not_there(store: Postgres
 # -- partitions -----------------------------------------------------------------------------------
 
 
-async def test_partitions_that_are_missing_or_over(store: PostgresStore, server: Server, schema: str) -> None:
+async def test_missing_and_expired_partitions_are_reported(store: PostgresStore, server: Server, schema: str) -> None:
     run(server, f"ALTER TABLE {schema}.archive DETACH PARTITION {schema}.archive_forever")
     finding = await find(store, "partitions")
     assert finding.severity is Severity.ERROR

@@ -1,4 +1,4 @@
-"""A worker that falls silent in the middle of a transaction is in nobody's way for longer than its lease."""
+"""A worker that falls silent in the middle of a transaction blocks nothing for longer than its lease."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ async def frozen(stores: Stores) -> PostgresStore:
     return await stores.another(lease=LEASE)
 
 
-async def test_in_an_enqueue(stores: Stores, frozen: PostgresStore) -> None:
-    """A halt waits for all that are under way, and who wants to enqueue waits for the halt."""
+async def test_a_silent_enqueue_does_not_block_a_halt(stores: Stores, frozen: PostgresStore) -> None:
+    """A halt waits for all enqueues under way, and other enqueues wait for the halt."""
     store = await stores.another(lease=LEASE)
     async with silent(frozen, lambda transaction: insertion.insert(transaction, [new_job(dedupe_key="a")])):
         async with asyncio.timeout(10):
@@ -64,7 +64,7 @@ async def test_in_an_enqueue(stores: Stores, frozen: PostgresStore) -> None:
         await put(store, dedupe_key="a")
 
 
-async def test_in_a_heartbeat(stores: Stores) -> None:
+async def test_a_silent_heartbeat_does_not_prevent_the_takeover(stores: Stores) -> None:
     """Its row cannot be removed; its jobs are taken over all the same."""
     frozen, store = await stores.another(lease=4 * LEASE), await stores.another(lease=LEASE)
     await join(frozen, "w1")

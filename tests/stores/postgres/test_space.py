@@ -64,7 +64,7 @@ async def test_maintenance_gives_back_the_room_of_an_empty_table(
     await store.prune()
     assert sizes(store)[1] == before
     monkeypatch.setattr(maintenance, "LARGE_INDEXES", before - 1)
-    with psycopg.connect(dsn()) as connection:  # while it is in use nothing happens, and nobody waits
+    with psycopg.connect(dsn()) as connection:  # while the table is in use nothing happens, and nothing waits
         connection.execute(f"SELECT 1 FROM {store.schema}.jobs".encode())
         await store.prune()
     assert sizes(store)[1] == before

@@ -90,7 +90,7 @@ WAITING = "SELECT pid FROM pg_stat_activity WHERE application_name = %s AND wait
 
 
 async def cut_in_the_middle(stores: Stores, work: Awaitable[Any]) -> Any:
-    """End its connection while it waits for a table that somebody has locked."""
+    """End its connection while it waits for a locked table."""
     with stores.connect() as other:
         other.execute(LOCK.replace("{s}", stores.schema).encode())
         running = asyncio.ensure_future(work)
@@ -106,7 +106,7 @@ async def test_an_enqueue_that_was_cut_is_repeated(store: PostgresStore, stores:
     assert await is_sound(store)
 
 
-async def test_what_else_was_cut_is_repeated_at_once(store: PostgresStore, stores: Stores) -> None:
+async def test_other_calls_that_were_cut_are_repeated_at_once(store: PostgresStore, stores: Stores) -> None:
     """On a fresh connection: the caller does not notice."""
     await join(store, "w1")
     job = await put(store)
@@ -211,7 +211,7 @@ def before_the_answer_of_the_statement(line: Line) -> None:
         (before_its_answer, {"dedupe_key": "a"}),
     ],
 )
-async def test_an_enqueue_nobody_answered_counts_once(
+async def test_an_enqueue_with_a_lost_answer_counts_once(
     store: PostgresStore, far: PostgresStore, line: Line, cut: Cut, options: dict[str, Any]
 ) -> None:
     cut(line)
@@ -233,7 +233,7 @@ async def test_a_claim_that_did_not_get_through_is_repeated(
 
 
 @ours
-async def test_a_claim_nobody_answered_is_given_back(store: PostgresStore, far: PostgresStore, line: Line) -> None:
+async def test_a_claim_with_a_lost_answer_is_given_back(store: PostgresStore, far: PostgresStore, line: Line) -> None:
     await join(far, "w1")
     job = await put(store)
     line.after = b"options_"
@@ -260,7 +260,7 @@ async def test_a_claim_is_not_lost_because_its_worker_could_not_say_that_it_is_b
 
 @ours
 @pytest.mark.parametrize("way", ["before", "after"])
-async def test_an_ack_nobody_answered_is_known_again(
+async def test_an_ack_with_a_lost_answer_is_recognised_when_repeated(
     store: PostgresStore, far: PostgresStore, line: Line, way: str
 ) -> None:
     held, failed = await running(far), await running(far)

@@ -1,4 +1,4 @@
-"""Who waits for what others do while all do it at once: nobody is forgotten, and not too many are woken."""
+"""Waiting jobs are woken once, whatever runs concurrently."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_an_end_that_is_not_committed_is_not_missed(programs: list[Postgre
 
 
 @pytest.mark.parametrize("move", [Move.DONE, Move.DEAD])
-async def test_nor_is_one_who_waits_and_is_not_committed(
+async def test_a_wait_that_is_not_committed_does_not_miss_the_end(
     stores: Stores, programs: list[PostgresStore], move: Move
 ) -> None:
     child, parent = await running(programs[0]), await running(programs[1])
@@ -107,7 +107,9 @@ async def test_nor_is_one_who_waits_and_is_not_committed(
 
 
 @pytest.mark.parametrize("move", [Move.DONE, Move.DEAD])
-async def test_both_in_one_call(store: PostgresStore, move: Move) -> None:
+async def test_a_suspension_and_the_end_it_waits_for_in_one_ack_make_the_job_due(
+    store: PostgresStore, move: Move
+) -> None:
     child, parent = await running(store), await running(store)
     await store.ack([suspend(parent, end_of(child.id)), outcome(child, move)])
     assert await status_of(store, parent.id) is Status.PENDING
@@ -115,7 +117,7 @@ async def test_both_in_one_call(store: PostgresStore, move: Move) -> None:
 
 
 @pytest.mark.parametrize("number", [1, insertion.COPY_THRESHOLD])
-async def test_the_same_for_jobs_that_begin_as_suspended(programs: list[PostgresStore], number: int) -> None:
+async def test_a_job_inserted_as_suspended_does_not_miss_the_end(programs: list[PostgresStore], number: int) -> None:
     child = await running(programs[0])
     jobs = [new_job(waits_for=end_of(child.id)) for _ in range(number)]
     async with Slowly(programs[0], outcome(child, Move.DONE)):
@@ -124,7 +126,9 @@ async def test_the_same_for_jobs_that_begin_as_suspended(programs: list[Postgres
     await assert_sound(programs[0])
 
 
-async def test_in_a_callers_own_transaction_too(stores: Stores, programs: list[PostgresStore]) -> None:
+async def test_a_job_in_the_callers_transaction_does_not_miss_the_end(
+    stores: Stores, programs: list[PostgresStore]
+) -> None:
     child = await running(programs[0])
     job = new_job(waits_for=end_of(child.id))
     with stores.connect() as caller:
@@ -136,7 +140,7 @@ async def test_in_a_callers_own_transaction_too(stores: Stores, programs: list[P
 
 
 async def test_a_job_that_is_waited_for_can_be_claimed_and_report(programs: list[PostgresStore]) -> None:
-    """Only to end it is to wait for those who are about to wait."""
+    """Only its end has to wait for jobs that are about to wait for it."""
     child, parent = await put(programs[0], queue="children"), await running(programs[1])
     async with Slowly(programs[1], suspend(parent, end_of(child))), asyncio.timeout(20):
         held = await claim_one(programs[0], queue="children")
@@ -144,7 +148,7 @@ async def test_a_job_that_is_waited_for_can_be_claimed_and_report(programs: list
 
 
 @pytest.mark.slow
-async def test_whoever_waits_is_woken_or_sees_the_end(programs: list[PostgresStore]) -> None:
+async def test_a_waiting_job_is_woken_or_sees_the_end(programs: list[PostgresStore]) -> None:
     """Many times at once, as two programs would do it that know nothing of each other."""
 
     async def wait_for(store: PostgresStore, parent: Claim, child: Claim) -> bool:
@@ -167,7 +171,7 @@ async def test_whoever_waits_is_woken_or_sees_the_end(programs: list[PostgresSto
 
 
 @pytest.mark.slow
-async def test_not_more_are_woken_than_were_asked_for(programs: list[PostgresStore]) -> None:
+async def test_no_more_jobs_are_woken_than_asked_for(programs: list[PostgresStore]) -> None:
     await programs[0].insert([new_job(waits_for="bell", priority=number % 4) for number in range(100)])
     for _ in range(5):
         woken = await asyncio.gather(*(store.wake({"bell": 3}) for store in programs))
@@ -178,10 +182,8 @@ async def test_not_more_are_woken_than_were_asked_for(programs: list[PostgresSto
     await assert_sound(programs[0])
 
 
-async def test_who_is_locked_by_somebody_who_lets_him_be_is_woken_all_the_same(
-    stores: Stores, store: PostgresStore
-) -> None:
-    """A dry run, or a claim that was cut: no other process would wake it."""
+async def test_a_locked_job_is_woken_when_the_lock_is_released_unchanged(stores: Stores, store: PostgresStore) -> None:
+    """The lock may be of a dry run or of a claim that was cut: no other process would wake it."""
     job = new_job(waits_for="bell")
     await store.insert([job])
     with stores.connect() as other:
@@ -193,7 +195,7 @@ async def test_who_is_locked_by_somebody_who_lets_him_be_is_woken_all_the_same(
     assert (await claim_one(store)).id == job.id
 
 
-async def test_instead_of_one_whom_another_has_locked_the_next_is_woken(stores: Stores, store: PostgresStore) -> None:
+async def test_a_concurrent_wake_takes_the_next_job(stores: Stores, store: PostgresStore) -> None:
     first, second = new_job(waits_for="bell"), new_job(waits_for="bell")
     await store.insert([first, second])
     with stores.connect() as other:
@@ -238,7 +240,7 @@ async def test_a_key_that_is_too_long_is_refused_for_good(store: PostgresStore) 
     assert await end(store, held, Move.DONE) is Status.COMPLETED
 
 
-async def test_the_end_of_what_is_no_job_can_be_waited_for(store: PostgresStore) -> None:
+async def test_the_end_of_an_unknown_id_can_be_waited_for(store: PostgresStore) -> None:
     parent = await running(store)
     await store.ack([suspend(parent, end_of("nonsense"))])
     assert await store.wake({end_of("nonsense"): 1}) == {end_of("nonsense"): 1}
@@ -247,7 +249,7 @@ async def test_the_end_of_what_is_no_job_can_be_waited_for(store: PostgresStore)
 # -- steps ------------------------------------------------------------------------------------------
 
 
-async def test_steps_of_many_runs_at_once(programs: list[PostgresStore]) -> None:
+async def test_steps_of_many_concurrent_runs_are_all_saved(programs: list[PostgresStore]) -> None:
     store = programs[0]
     await store.insert([new_job() for _ in range(20)])
     claims = await claim(store, 20)
@@ -262,7 +264,7 @@ async def test_steps_of_many_runs_at_once(programs: list[PostgresStore]) -> None
     assert len(await claim(store, 100, queue="children")) == 20
 
 
-async def test_of_two_steps_with_one_name_the_last_counts(store: PostgresStore) -> None:
+async def test_the_last_of_two_steps_with_one_name_counts(store: PostgresStore) -> None:
     held = await running(store)
     newer = Step("fetch", 1, output="2")
     assert await store.save([Save(held.id, held.token, (STEP, newer)), Save(held.id, held.token - 1, (STEP,))]) == [
@@ -281,7 +283,9 @@ async def test_a_save_whose_answer_got_lost_is_repeated(stores: Stores, tmp_path
         save = Save(held.id, held.token, (STEP,), (child,))
         assert await far.save([save]) == [[Inserted(child.id, created=True)]]
         await end(far, await claim_one(far, queue="children"), Move.DONE)
-        assert await far.save([save]) == [[Inserted(child.id, created=True)]]  # whoever repeats it, and how late
+        assert await far.save([save]) == [
+            [Inserted(child.id, created=True)]
+        ]  # whichever program repeats it, and however late
         assert await claim(far, queue="children") == []
         assert await far.steps(held.id) == [STEP]
         await assert_sound(far)

@@ -30,7 +30,7 @@ async def test_workers_that_are_gone_are_forgotten(stores: Stores) -> None:
     assert watching._watch._heartbeats.keys() == {"w0"}
 
 
-async def test_who_stopped_watching_goes_by_the_last_sign_of_life(stores: Stores) -> None:
+async def test_a_store_without_workers_goes_by_the_last_sign_of_life(stores: Stores) -> None:
     clock = ManualClock()
     mine, theirs = [await stores.another(clock=clock, lease=LEASE) for _ in range(2)]
     await join(mine, "mine")

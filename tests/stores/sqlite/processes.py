@@ -23,7 +23,7 @@ def start(what: str, database: Path) -> subprocess.Popen[str]:
 
 
 def run_mounted(mount: str, what: str, database: Path) -> list[str]:
-    """What the program prints where `mount` was done first: nobody else sees that, and it is gone with the program."""
+    """What the program prints where `mount` was done first: no other process sees it, and it ends with the program."""
     if not _may_mount():
         pytest.skip("this system does not let us mount anything, not even in a namespace of our own")
     script = f"{mount} && exec {shlex.join(command(what, database))}"

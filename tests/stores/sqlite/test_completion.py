@@ -77,7 +77,7 @@ async def test_rows_and_outcome_are_committed_together(store: SqliteStore, stays
     assert (await store.stats()).queues[0].by_status == {Status.COMPLETED: 1}
 
 
-async def test_in_a_thread_it_is_a_plain_with(store: SqliteStore, stays: Stays) -> None:
+async def test_a_thread_uses_a_plain_with(store: SqliteStore, stays: Stays) -> None:
     held = await running(store)
 
     def handle() -> None:
@@ -132,7 +132,7 @@ async def test_the_block_cannot_end_the_transaction_by_itself(
     assert await end(store, held, Move.DONE) is Status.COMPLETED
 
 
-async def test_savepoints_are_fine(store: SqliteStore, stays: Stays) -> None:
+async def test_savepoints_may_be_used_inside_the_block(store: SqliteStore, stays: Stays) -> None:
     held = await running(store)
     async with done(store, held) as connection:
         check_in(connection, "Ana")
@@ -204,7 +204,9 @@ async def test_a_connection_to_another_database_is_refused(store: SqliteStore, t
 # -- one at a time --------------------------------------------------------------------------------
 
 
-async def test_what_would_wait_for_itself_is_refused(store: SqliteStore, clock: ManualClock, stays: Stays) -> None:
+async def test_calls_that_would_wait_for_the_block_are_refused(
+    store: SqliteStore, clock: ManualClock, stays: Stays
+) -> None:
     held = await running(store)
     async with done(store, held) as connection:
         check_in(connection)
@@ -243,7 +245,7 @@ async def test_a_thread_inside_the_block_is_refused_whether_the_writer_is_busy_o
     app.runtime.services.portal.close()
 
 
-async def test_what_outlives_the_block_is_free(store: SqliteStore) -> None:
+async def test_a_task_that_outlives_the_block_may_write(store: SqliteStore) -> None:
     held = await running(store)
     over = asyncio.Event()
 
@@ -293,7 +295,7 @@ async def test_many_at_once_do_not_lock_each_other_out(store: SqliteStore, stays
 # -- the lock is released -------------------------------------------------------------------------
 
 
-async def test_who_is_cancelled_while_waiting_for_the_gate_does_not_keep_it(store: SqliteStore) -> None:
+async def test_a_block_cancelled_while_waiting_for_the_gate_does_not_keep_it(store: SqliteStore) -> None:
     first, second = await running(store), await running(store)
 
     async def handle() -> None:

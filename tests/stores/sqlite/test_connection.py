@@ -46,12 +46,12 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
         DatabaseFile(tmp_path / "no such/place/jobs.db").prepare()
 
 
-def test_a_directory_is_no_database(tmp_path: Path) -> None:
+def test_a_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreReadOnly, match="cannot be opened"):
         DatabaseFile(tmp_path).prepare()
 
 
-def test_a_file_of_another_kind_is_no_database(tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     path.write_text("Dear diary, today I was not a database. " * 100)
     with pytest.raises(StoreCorrupt, match="is not an SQLite database; is the path right"):
@@ -129,7 +129,7 @@ def test_an_sqlite_that_is_too_old_is_refused(path: Path, monkeypatch: pytest.Mo
         DatabaseFile(path).prepare()
 
 
-def test_an_error_that_python_raises_by_itself_is_told_too(path: Path) -> None:
+def test_an_error_raised_by_python_itself_is_explained(path: Path) -> None:
     error = DatabaseFile(path).explain(sqlite3.ProgrammingError("Cannot operate on a closed database."))
     assert type(error) is StoreError
     assert "closed database" in str(error)
@@ -218,7 +218,7 @@ async def test_garbage_in_a_database_is_damage(filled: Path) -> None:
         await use(filled)
 
 
-# -- someone else holds it ------------------------------------------------------------------------
+# -- another program holds it ---------------------------------------------------------------------
 
 
 async def test_a_database_that_another_program_locks_is_busy_and_then_goes_on(store: SqliteStore, path: Path) -> None:
@@ -254,7 +254,7 @@ async def test_a_file_that_is_gone_is_missed_and_found_again(store: SqliteStore,
     assert await every_reader(store) == [2] * 8
 
 
-async def test_a_replaced_file_is_opened_by_all_who_had_the_old_one(store: SqliteStore, path: Path) -> None:
+async def test_a_replaced_file_is_opened_by_every_connection(store: SqliteStore, path: Path) -> None:
     await put_many(store, 5)
     assert await every_reader(store) == [5] * 8
     replace_by_an_empty_one(path)
@@ -319,7 +319,7 @@ def test_processes_that_start_together_make_the_schema_once(tmp_path: Path) -> N
     assert ask(path, "PRAGMA integrity_check") == "ok"
 
 
-def test_who_finds_another_at_making_the_file_waits(tmp_path: Path) -> None:
+def test_a_process_waits_while_another_creates_the_file(tmp_path: Path) -> None:
     """SQLite would refuse at once to turn to the write-ahead log, however long it was told to wait."""
     path = tmp_path / "jobs.db"
     with closing(beginning_to_write(path)) as other, closing(sqlite3.connect(path, timeout=60)) as connection:
@@ -330,7 +330,7 @@ def test_who_finds_another_at_making_the_file_waits(tmp_path: Path) -> None:
     assert ask(path, "PRAGMA journal_mode") == "wal"
 
 
-def test_who_finds_another_at_making_the_file_does_not_wait_for_ever(tmp_path: Path) -> None:
+def test_a_process_does_not_wait_for_ever_while_another_creates_the_file(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     with (
         closing(beginning_to_write(path)),
@@ -372,7 +372,7 @@ async def test_pruning_shrinks_the_file(store: SqliteStore, clock: ManualClock, 
     assert after < before / 4
 
 
-async def test_what_must_not_be_lost_is_synced_and_a_claim_alone_is_not(store: SqliteStore) -> None:
+async def test_inserts_and_acks_are_synced_and_a_claim_alone_is_not(store: SqliteStore) -> None:
     full, normal = 2, 1
     store._idle = False  # else the first claim would not ask the writer
     held = await running(store)

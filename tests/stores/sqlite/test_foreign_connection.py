@@ -190,7 +190,7 @@ def test_a_transaction_that_has_not_read_waits_for_a_writer(greet: Greet, path: 
     assert names(path) == ["Ana"]
 
 
-def test_a_transaction_that_has_read_too_early_is_told_so(greet: Greet, path: Path) -> None:
+def test_a_transaction_that_has_read_too_early_is_an_error_with_advice(greet: Greet, path: Path) -> None:
     DatabaseFile(path).prepare()
     with closing(begun_by_a_read(path)) as connection, closing(sqlite3.connect(path)) as other:
         other.execute(INSERT)
@@ -301,7 +301,7 @@ def test_a_connection_to_another_file_is_refused(greet: Greet, tmp_path: Path, l
         assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
 
 
-def test_djangos_atomic_blocks(greet: Greet, path: Path) -> None:
+def test_djangos_atomic_blocks_decide_about_jobs(greet: Greet, path: Path) -> None:
     connection = connect_django(path)
     transaction = set_up_django().db.transaction
     enqueue = greet.using(connection=connection).enqueue_sync

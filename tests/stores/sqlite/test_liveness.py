@@ -1,4 +1,4 @@
-"""Who is alive, and who is woken."""
+"""Which workers are alive, and which are woken."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_only_ones_own_worker_beats(here: Liveness, ear: socket.socket) -> None:
     assert here.heartbeat_of("w1") == before
 
 
-def test_what_a_worker_says_of_itself_is_read_elsewhere(here: Liveness, ear: socket.socket) -> None:
+def test_a_workers_description_can_be_read_by_other_processes(here: Liveness, ear: socket.socket) -> None:
     (info,) = here.workers()
     assert (info.id, info.host, info.queues, info.alive) == ("w1", "host", ("*",), True)
     assert info.seen_at
@@ -180,14 +180,14 @@ async def test_a_worker_that_is_killed_is_dead_at_once_whatever_its_children_do(
         (("mail", "ü\u2028"), ("ü\u2028",), JOBS),
     ],
 )
-def test_only_those_hear_of_jobs_who_serve_their_queue(
+def test_only_workers_that_serve_the_queue_hear_of_its_jobs(
     here: Liveness, ear: socket.socket, queues: tuple[str, ...], about: tuple[str, ...], heard: Wake
 ) -> None:
     here.wake(JOBS, about)
     assert read_wakes(ear, queues) == heard
 
 
-def test_of_cancellations_everyone_hears(here: Liveness, ear: socket.socket) -> None:
+def test_every_worker_hears_of_cancellations(here: Liveness, ear: socket.socket) -> None:
     here.wake(JOBS | CANCELLATIONS, ("sms",))
     assert read_wakes(ear, ("mail",)) == CANCELLATIONS
 
@@ -200,7 +200,7 @@ def test_many_wake_ups_are_heard_as_one(here: Liveness, ear: socket.socket) -> N
     assert read_wakes(ear, ("mail",)) == Wake(0)
 
 
-def test_who_does_not_read_holds_up_nobody(here: Liveness, elsewhere: Liveness, ear: socket.socket) -> None:
+def test_an_unread_socket_does_not_block_other_workers(here: Liveness, elsewhere: Liveness, ear: socket.socket) -> None:
     reader = elsewhere.join(a_worker("w2"))
     assert reader
     for _ in range(1000):
@@ -218,7 +218,7 @@ def test_a_socket_whose_worker_died_is_passed_over(here: Liveness, elsewhere: Li
     assert read_wakes(ear, ("*",)) == JOBS
 
 
-def test_who_joined_later_is_told_too(here: Liveness, elsewhere: Liveness, ear: socket.socket) -> None:
+def test_a_worker_that_joins_later_is_woken(here: Liveness, elsewhere: Liveness, ear: socket.socket) -> None:
     here.wake(JOBS)
     late = elsewhere.join(a_worker("w2"))
     assert late
@@ -227,7 +227,7 @@ def test_who_joined_later_is_told_too(here: Liveness, elsewhere: Liveness, ear: 
     late.close()
 
 
-def test_without_any_worker_nobody_is_told(here: Liveness) -> None:
+def test_a_store_without_workers_sends_no_wake_ups(here: Liveness) -> None:
     here.wake(JOBS)
     assert here._sender is None
 
@@ -249,7 +249,7 @@ async def test_a_long_path_has_room_for_a_socket(tmp_path: Path, depth: int) -> 
     elsewhere.close()
 
 
-async def test_where_there_is_no_socket_the_poll_does_it(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_polling_replaces_a_missing_socket(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Liveness, "_listen", lambda *_: None)
     bell = Bell()
     await join(store, "w1", bell)
@@ -268,7 +268,7 @@ async def test_a_commit_of_a_connection_that_is_not_ours_is_noticed(store: Sqlit
     assert await store.count(Filter()) == 1
 
 
-async def test_an_idle_store_wakes_nobody(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_store_wakes_no_worker(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mainspring.stores.sqlite.liveness.FOREIGN_WRITE_POLL", 0.001)
     await put(store, delay=60_000)
     bell = Bell()

@@ -100,7 +100,7 @@ def fresh() -> Path:
 
 
 def stale() -> Path:
-    """From when there was next to nothing: what a planner believes who was told once and never again."""
+    """Statistics from when the tables were almost empty, as if they had never been updated since."""
     path = fresh_database()
     with closing(sqlite3.connect(path)) as connection:
         fill(path, 10, 10)

@@ -51,7 +51,7 @@ async def test_a_jump_that_one_of_them_believes_is_believed_by_all(tmp_path: Pat
     await second.close()
 
 
-async def test_what_was_written_before_the_machine_was_started_again_says_only_when_that_was(
+async def test_a_time_written_before_a_reboot_is_only_a_lower_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = ManualClock()

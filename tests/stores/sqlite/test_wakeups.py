@@ -24,7 +24,7 @@ async def suspended(store: SqliteStore, waits_for: str) -> str:
     return held.id
 
 
-async def test_wake_ups_at_once_share_the_waiting_jobs(store: SqliteStore) -> None:
+async def test_wakes_in_one_commit_share_the_waiting_jobs(store: SqliteStore) -> None:
     for _ in range(3):
         await suspended(store, "bell")
     answers = await together(store, *(store.wake({"bell": 2, "door": number}) for number in range(3)))
@@ -106,7 +106,7 @@ async def test_outputs_of_steps_count_among_the_bytes_of_a_page(
     assert len((await store.dump(Kind.LIVE, after=page.cursor)).records) == 1
 
 
-async def test_the_doctor_finds_suspended_jobs_well_and_steps_of_nobody_not(store: SqliteStore, path: Path) -> None:
+async def test_diagnose_accepts_suspended_jobs_and_reports_steps_without_a_job(store: SqliteStore, path: Path) -> None:
     await suspended(store, "bell")
     await put(store, waits_for="bell")
     assert {finding.severity for finding in await store.diagnose()} == {Severity.OK}

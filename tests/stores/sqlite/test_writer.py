@@ -97,7 +97,7 @@ async def together(store: SqliteStore, *work: Any) -> list[Any]:
 
 
 async def consistent(store: Store) -> bool:
-    """As far as the file goes; who holds what, while no worker has joined, is another matter."""
+    """Whether the file is consistent, apart from claims of workers that have not joined."""
     findings = [finding for finding in await store.diagnose() if finding.check != "claims"]
     return all(finding.severity is Severity.OK for finding in findings)
 
@@ -105,7 +105,7 @@ async def consistent(store: Store) -> bool:
 # -- group commit ---------------------------------------------------------------------------------
 
 
-async def test_what_waits_goes_into_one_commit(store: SqliteStore, commits: list[int]) -> None:
+async def test_waiting_requests_go_into_one_commit(store: SqliteStore, commits: list[int]) -> None:
     jobs = [new_job() for _ in range(IN_ONE_COMMIT)]
     answers = await together(store, *(store.insert([job]) for job in jobs))
     assert answers == [[Inserted(job.id, created=True)] for job in jobs]
@@ -180,7 +180,7 @@ async def test_an_error_of_sqlite_fails_alone_and_in_our_words(store: SqliteStor
     assert set(await found(store)) == {held.id, good}
 
 
-async def test_who_is_refused_by_a_pause_does_not_fail_the_others(store: SqliteStore, clock: ManualClock) -> None:
+async def test_an_insert_refused_by_a_pause_does_not_fail_others(store: SqliteStore, clock: ManualClock) -> None:
     await store.halt(a_halt(clock, queue="mail", accept=False))
     refused, accepted = await together(store, put(store, queue="mail"), put(store, queue="sms"))
     assert isinstance(refused, SystemHalted)
@@ -199,10 +199,10 @@ async def test_a_locked_database_fails_all_alike_and_is_tried_once(
     assert await store.count(Filter()) == 1
 
 
-# -- those who ask --------------------------------------------------------------------------------
+# -- callers --------------------------------------------------------------------------------------
 
 
-async def test_who_stops_waiting_does_no_harm(store: SqliteStore) -> None:
+async def test_a_cancelled_caller_does_not_affect_others(store: SqliteStore) -> None:
     with held_up(store):
         impatient = [asyncio.ensure_future(put(store)) for _ in range(10)]
         patient = [asyncio.ensure_future(put(store)) for _ in range(10)]
@@ -274,7 +274,7 @@ async def test_closing_finishes_what_was_asked_for(path: Path) -> None:
     await store.close()
 
 
-async def test_who_asks_after_the_end_is_told(store: SqliteStore) -> None:
+async def test_a_call_after_the_end_raises(store: SqliteStore) -> None:
     threads = store._open()
     threads.writer._inbox.put(None)
     with pytest.raises(StoreError, match="closed"):
@@ -360,7 +360,7 @@ async def test_an_id_that_comes_twice_is_counted_once(store: SqliteStore) -> Non
     assert await consistent(store)
 
 
-async def test_of_an_id_that_comes_twice_the_first_counts(store: SqliteStore) -> None:
+async def test_the_first_of_two_jobs_with_one_id_counts(store: SqliteStore) -> None:
     long = f'"{"x" * 2 * LONG_PAYLOAD}"'
     first, second = new_job(payload=long, queue="a"), new_job(payload='"short"', queue="b", tags=("b",))
     second.id = first.id

@@ -1,4 +1,4 @@
-"""Small writes: at once if nobody is in the way, else by the writer; the same jobs either way."""
+"""Small writes happen at once if the database is free, else in the writer, with the same result."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_a_foreign_lock_is_waited_for_by_the_writer(store: SqliteStore, by
     assert [held.id for held in await claiming] == [job_id]
 
 
-async def test_what_is_wrong_is_told_by_the_writer(store: SqliteStore, by_writer: list[int]) -> None:
+async def test_the_writer_raises_what_a_claim_meets(store: SqliteStore, by_writer: list[int]) -> None:
     await put(store)
     assert store._threads
     store.file.path.unlink()
@@ -166,7 +166,7 @@ def inserts_by_writer(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return numbers
 
 
-async def test_who_has_no_event_loop_inserts_in_his_own_thread(
+async def test_a_caller_without_an_event_loop_inserts_in_its_own_thread(
     shop: Mainspring, store: SqliteStore, inserts_by_writer: list[int]
 ) -> None:
     first = await in_thread(lambda: enqueue(shop, dedupe_key="a"))
@@ -182,14 +182,14 @@ async def test_who_has_no_event_loop_inserts_in_his_own_thread(
 async def test_a_worker_that_waits_is_woken_by_it(shop: Mainspring, store: SqliteStore) -> None:
     woken = asyncio.Event()
     await join(store, "w9", lambda wake: woken.set() if Wake.JOBS in wake else None)
-    await woken.wait()  # whoever joins is told to look
+    await woken.wait()  # a worker that joins is woken
     woken.clear()
     await in_thread(lambda: enqueue(shop))
     await woken.wait()
     await store.leave("w9")
 
 
-async def test_while_somebody_is_in_the_way_the_writer_inserts(
+async def test_the_writer_inserts_while_the_database_is_locked(
     shop: Mainspring, store: SqliteStore, inserts_by_writer: list[int]
 ) -> None:
     await in_thread(lambda: enqueue(shop))
@@ -233,14 +233,14 @@ async def test_threads_that_enqueue_at_once_lose_nothing(shop: Mainspring, store
     assert counts[Status.PENDING] == 60
 
 
-async def test_a_file_that_has_vanished_is_told_as_ever(shop: Mainspring, store: SqliteStore) -> None:
+async def test_a_vanished_file_raises_store_vanished(shop: Mainspring, store: SqliteStore) -> None:
     await in_thread(lambda: enqueue(shop))
     store.file.path.unlink()
     with pytest.raises(StoreVanished):
         await in_thread(lambda: enqueue(shop))
 
 
-async def test_who_listens_hears_of_it(shop: Mainspring, inserts_by_writer: list[int]) -> None:
+async def test_a_subscriber_gets_job_created(shop: Mainspring, inserts_by_writer: list[int]) -> None:
     heard: list[str] = []
 
     @shop.on(JobCreated)

@@ -71,11 +71,11 @@ def firsts(rule: WallRule, count: int = 3, start: datetime = START) -> list[str]
     ],
     ids=lambda value: repr(value) if isinstance(value, WallRule) else "",
 )  # fmt: skip
-def test_the_next_times(rule: WallRule, wanted: list[str]) -> None:
+def test_each_rule_has_the_expected_next_times(rule: WallRule, wanted: list[str]) -> None:
     assert firsts(rule, max(1, len(wanted))) == wanted
 
 
-def test_2100_is_no_leap_year() -> None:
+def test_leap_days_follow_the_rule_for_2100() -> None:
     assert firsts(Yearly(2, 29), 1, datetime(2100, 1, 1)) == ["2100-02-28 09:00"]
     assert firsts(Yearly(2, 29, feb29="skip"), 1, datetime(2096, 3, 1)) == ["2104-02-29 09:00"]
 
@@ -129,7 +129,7 @@ def test_the_calendar_ends_with_the_year_9999() -> None:
         (lambda: BusinessCalendar(weekend="mon-sun"), "must be a business day"),
     ],
 )
-def test_what_is_refused_and_why(make: Any, why: str) -> None:
+def test_invalid_rules_are_refused_with_the_reason(make: Any, why: str) -> None:
     with pytest.raises(InvalidSchedule, match=why):
         make()
 
@@ -143,7 +143,7 @@ def test_own_closures_and_openings() -> None:
     assert office.next_open(date(2026, 12, 24)) == date(2026, 12, 26)
 
 
-def test_a_closure_without_end_is_told() -> None:
+def test_a_calendar_that_never_opens_is_an_error() -> None:
     closed = BusinessCalendar(closed=[date(2026, 1, 1) + timedelta(days=offset) for offset in range(800)])
     with pytest.raises(InvalidSchedule, match="no business day within a year"):
         Daily("09:00", business=closed).next_from(datetime(2026, 6, 1))

@@ -66,7 +66,7 @@ def firsts(expression: str, count: int = 3, start: datetime = START) -> list[str
         ("@Yearly", ["2027-01-01 00:00", "2028-01-01 00:00", "2029-01-01 00:00"]),
     ],
 )
-def test_what_matches(expression: str, wanted: list[str]) -> None:
+def test_each_expression_matches_the_expected_times(expression: str, wanted: list[str]) -> None:
     assert firsts(expression, len(wanted)) == wanted
 
 
@@ -106,7 +106,7 @@ def test_what_matches(expression: str, wanted: list[str]) -> None:
         ("@every 5m", r"use Interval\('5m'\)"),
     ],
 )  # fmt: skip
-def test_what_is_refused_and_why(expression: str, why: str) -> None:
+def test_invalid_expressions_are_refused_with_the_reason(expression: str, why: str) -> None:
     with pytest.raises(InvalidSchedule, match=why):
         Cron(expression)
 
@@ -324,7 +324,7 @@ BERLIN, HOWE = "Europe/Berlin", "Australia/Lord_Howe"
         (STAR_WITH_STEP, "0 9 */2 * 1", "UTC", "2026-11-15T15Z", ["16T09:00", "17T09:00"], ["23T09:00", "07T09:00"]),
     ],
 )  # fmt: skip
-def test_where_croniter_differs(
+def test_known_differences_from_croniter_are_as_listed(
     *, what: str, expression: str, tz: str, after: str, theirs: list[str], mine: list[str]
 ) -> None:
     since = datetime.fromisoformat(after)

@@ -75,7 +75,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
         ("@yearly", "at 00:00 on 1 January"),
     ],
 )
-def test_cron(expression: str, words: str) -> None:
+def test_cron_expressions_are_described_in_words(expression: str, words: str) -> None:
     assert in_words(Cron(expression)) == words
 
 
@@ -122,7 +122,7 @@ def test_cron(expression: str, words: str) -> None:
     ],
     ids=lambda value: "" if isinstance(value, Rule) else value,
 )  # fmt: skip
-def test_other_rules(rule: Rule, words: str) -> None:
+def test_other_rules_are_described_in_words(rule: Rule, words: str) -> None:
     assert in_words(rule) == words
     assert describe(rule).removesuffix(f" ({rule.exact()})") == words
 
@@ -143,7 +143,7 @@ def test_schedules_add_their_zone_and_bounds() -> None:
     )
 
 
-def test_misfires_are_told_too() -> None:
+def test_misfire_policies_are_described_in_words() -> None:
     assert Misfire.latest().describe() == "the last missed one is caught up"
     assert Misfire.latest(grace="1h").describe() == "the last missed one is caught up if it is at most 1h late"
     assert Misfire.all(5).describe() == "every missed one is caught up, up to 5"

@@ -22,7 +22,7 @@ PAGE = (Path(__file__).parents[4] / "docs" / "schedules.md").read_text("utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_examples_run(tmp_path: Path) -> None:
+def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
     first, *_, last = EXAMPLES  # those between need an application
     names: dict[str, object] = {"__name__": "hotel", "timedelta": timedelta, "Path": Path}
     exec(first, names)  # noqa: S102 - our own page
@@ -83,7 +83,7 @@ def told(cell: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_what_few_need_is_imported_only_by_those() -> None:
+def test_optional_packages_are_imported_only_when_needed() -> None:
     look = "import sys, mainspring; print(sorted({'dateutil', 'holidays'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -70,7 +70,7 @@ SCHEDULES = [
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.rule.kind)
-def test_as_json_and_back(schedule: Schedule) -> None:
+def test_schedules_survive_json(schedule: Schedule) -> None:
     text = json.dumps(schedule.to_data())
     assert Schedule.from_data(json.loads(text)) == schedule
     assert json.dumps(Schedule.from_data(json.loads(text)).to_data()) == text
@@ -79,7 +79,7 @@ def test_as_json_and_back(schedule: Schedule) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.rule.kind)
-def test_copies_and_pickles(schedule: Schedule) -> None:
+def test_schedules_can_be_copied_and_pickled(schedule: Schedule) -> None:
     assert copy.deepcopy(schedule) == schedule
     assert pickle.loads(pickle.dumps(schedule)) == schedule  # noqa: S301 - our own
 
@@ -88,7 +88,7 @@ def test_every_kind_of_rule_is_tried_here() -> None:
     assert {rule.kind for rule in RULES} == set(KINDS)
 
 
-def test_what_is_stored_is_stable() -> None:
+def test_the_stored_form_of_a_schedule_is_stable() -> None:
     """Databases hold these: a change here needs a migration."""
     assert SCHEDULES[-2].to_data() == {
         "rule": {"kind": "cron", "expression": "0 9 * * *"},
@@ -117,7 +117,7 @@ def test_what_is_stored_is_stable() -> None:
     }
 
 
-def test_little_is_needed() -> None:
+def test_a_rule_alone_is_a_schedule() -> None:
     assert Schedule.from_data({"rule": "0 9 * * *"}) == Schedule("0 9 * * *")
     assert Schedule.from_data({"rule": {"kind": "yearly", "month": 12, "day": 24}}) == Schedule(Yearly(12, 24))
 
@@ -186,7 +186,7 @@ def test_whatever_json_says_it_is_a_schedule_or_an_invalid_one(data: dict[str, A
 
 
 @pytest.mark.parametrize("data", [{}, {"nominal": "x"}, {"nominal": 1, "utc": 2, "offset": "3", "key": 4}])
-def test_what_is_no_occurrence(data: dict[str, Any]) -> None:
+def test_invalid_occurrences_are_refused(data: dict[str, Any]) -> None:
     with pytest.raises(InvalidSchedule, match="this is not an occurrence"):
         Occurrence.from_data(data)
 
@@ -221,7 +221,7 @@ def test_lengths_are_read_as_they_are_written(value: timedelta) -> None:
         ("once 2026-12-24T18:00", Once("2026-12-24T18:00")),
     ],
 )
-def test_rules_as_text(text: str, rule: Rule) -> None:
+def test_rules_are_read_from_text(text: str, rule: Rule) -> None:
     assert rule_from_text(text) == rule
 
 
@@ -239,6 +239,6 @@ def test_rules_as_text(text: str, rule: Rule) -> None:
         ("once tomorrow", "is not a time"),
     ],
 )
-def test_text_that_is_no_rule(text: str, why: str) -> None:
+def test_invalid_rule_text_is_refused_with_the_reason(text: str, why: str) -> None:
     with pytest.raises(InvalidSchedule, match=why):
         rule_from_text(text)

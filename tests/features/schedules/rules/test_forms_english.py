@@ -103,7 +103,7 @@ rules = st.one_of(
 
 @settings(PATIENT, max_examples=200)
 @given(rule=rules)
-def test_what_describes_a_rule_is_read_back_as_that_rule(rule: Rule) -> None:
+def test_the_description_of_a_rule_is_read_back_as_that_rule(rule: Rule) -> None:
     described = describe(rule)
     assert rule_from_text(described) == rule
     assert described.startswith(in_words(rule))
@@ -116,7 +116,7 @@ def test_what_describes_a_rule_is_read_back_as_that_rule(rule: Rule) -> None:
     bounds=st.tuples(st.none() | moments, st.none() | moments),
     aware=st.booleans(),
 )
-def test_what_describes_a_schedule_is_read_back_with_its_zone_and_bounds(
+def test_the_description_of_a_schedule_is_read_back_with_its_zone_and_bounds(
     rule: Rule, tz: str, bounds: tuple[datetime | None, datetime | None], aware: bool
 ) -> None:
     start, end = (bound and (bound.replace(tzinfo=UTC) if aware else bound) for bound in bounds)
@@ -165,7 +165,7 @@ def test_words_say_all_of_what_is_usual(rule: Rule) -> None:
         ),
     ],
 )
-def test_what_words_do_not_say_follows_in_its_exact_form(rule: Rule, described: str) -> None:
+def test_parts_without_words_are_described_in_their_exact_form(rule: Rule, described: str) -> None:
     assert describe(rule) == described
 
 
@@ -203,7 +203,7 @@ def test_more_ways_to_say_when(text: str | timedelta, rule: Rule) -> None:
         (15, "15 is not a rule; use .* a timedelta, or a text such as"),
     ],
 )
-def test_what_is_not_understood_is_explained(text: Any, said: str) -> None:
+def test_text_that_is_not_understood_is_refused_with_the_reason(text: Any, said: str) -> None:
     with pytest.raises(InvalidSchedule, match=said):
         Schedule(text)
 

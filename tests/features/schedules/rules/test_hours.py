@@ -62,7 +62,7 @@ def opening(hours: Hours, tz: str, local: str) -> str:
         (Hours(time(8), time()), "Pacific/Apia", "2011-12-31 00:00", "2011-12-31 08:00"),
     ],
 )  # fmt: skip
-def test_when_they_begin(hours: Hours, tz: str, local: str, expected: str) -> None:
+def test_opening_returns_the_expected_moment(hours: Hours, tz: str, local: str, expected: str) -> None:
     assert opening(hours, tz, local) == expected
 
 
@@ -102,7 +102,7 @@ def within(start: time, end: time, at: time) -> bool:
     st.integers(1, 95),
     st.sets(st.integers(0, 6), min_size=1),
 )
-def test_what_is_found_is_within_and_nothing_before_it_is(
+def test_the_opening_is_the_first_moment_within_the_hours(
     key: str, utc: datetime, start: int, length: int, days: set[int]
 ) -> None:
     zone, hours = PACKAGED.get(key), Hours(quarter(start), quarter(start + length), tuple(sorted(days)))

@@ -46,7 +46,7 @@ def dropped(decision: Decision) -> list[tuple[Reason, float, float, int]]:
     ]
 
 
-def test_nothing_is_due() -> None:
+def test_a_decision_before_the_first_occurrence_fires_nothing() -> None:
     decision = Schedule("0 9 * * *").decide(hours(0), hours(8.9))
     assert (decision.fires, decision.drops, decision.decided) == ((), (), None)
     assert decision.next is not None
@@ -79,7 +79,9 @@ def test_an_occurrence_at_this_very_moment_is_due_and_one_at_since_is_not() -> N
         (Misfire.skip(grace="1h"), [5], [(Reason.MISSED, 1, 4, 4)]),
     ],
 )
-def test_after_downtime(misfire: Misfire, fires: list[float], drops: list[tuple[Reason, float, float, int]]) -> None:
+def test_each_misfire_policy_decides_about_missed_occurrences(
+    misfire: Misfire, fires: list[float], drops: list[tuple[Reason, float, float, int]]
+) -> None:
     decision = Schedule("0 * * * *", misfire=misfire).decide(hours(0.5), hours(5.5))
     assert (fired(decision), dropped(decision)) == (fires, drops)
     assert all(fire.late for fire in decision.fires)
@@ -87,7 +89,7 @@ def test_after_downtime(misfire: Misfire, fires: list[float], drops: list[tuple[
     assert decision.decided.utc == hours(5)
 
 
-def test_what_is_just_late_enough_is_within_the_grace() -> None:
+def test_an_occurrence_exactly_as_late_as_the_grace_fires() -> None:
     schedule = Schedule("0 * * * *", misfire=Misfire.latest(grace="1h"))
     assert fired(schedule.decide(hours(0.5), hours(2) - timedelta(microseconds=1))) == [1]
     assert fired(Schedule("0 1 * * *", misfire=Misfire.latest(grace="1h")).decide(hours(0.5), hours(2))) == [1]
@@ -116,7 +118,7 @@ def test_a_fire_stands_for_those_before_a_pause_too() -> None:
     assert dropped(decision) == [(Reason.COALESCED, 0, 1, 2), (Reason.PAUSED, 2, 3, 2), (Reason.COALESCED, 4, 4, 1)]
 
 
-def test_what_fell_into_a_pause_is_not_caught_up() -> None:
+def test_occurrences_during_a_pause_are_not_caught_up() -> None:
     schedule = Schedule("0 * * * *", misfire=Misfire.all(), pause=SchedulePause(hours(2), hours(4)))
     decision = schedule.decide(hours(0.5), hours(5.5))
     assert (fired(decision), dropped(decision)) == ([1, 4, 5], [(Reason.PAUSED, 2, 3, 2)])
@@ -130,7 +132,7 @@ def test_a_pause_without_end_has_no_next() -> None:
     assert (fired(again), dropped(again)) == ([7], [(Reason.PAUSED, 6, 6, 1)])
 
 
-def test_reasons_are_told_in_words() -> None:
+def test_drops_have_reasons_in_words() -> None:
     decision = Schedule("0 * * * *", misfire=Misfire.latest(grace="2h")).decide(hours(0.5), hours(5.5))
     assert [drop.why for drop in decision.drops] == [
         "2h30m late or more, and the grace is 2h",

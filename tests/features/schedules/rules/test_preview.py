@@ -46,7 +46,7 @@ def test_a_schedule_that_ends_shows_no_more() -> None:
     assert len(preview_schedule(Schedule("once 2026-12-24T18:00"), at("2026-01-01T00:00"))) == 1
 
 
-def test_what_was_decided_is_left_out_and_what_is_overdue_comes_first() -> None:
+def test_decided_occurrences_are_left_out_and_overdue_ones_come_first() -> None:
     berlin, new_york = Schedule("0 9 * * *", "Europe/Berlin"), Schedule("0 9 * * *", "America/New_York")
     last, now = berlin.next_after(at("2026-11-16T00:00")), at("2026-11-16T10:00")
     assert [f"{row.utc:%d %H:%M}" for row in preview_schedule(new_york, now, 2)] == ["16 14:00", "17 14:00"]
@@ -64,7 +64,7 @@ def test_an_interval_from_the_last_finish_is_shown_as_if_runs_took_no_time() -> 
     assert [f"{row.utc:%H:%M}" for row in rows] == ["01:30", "02:30"]
 
 
-def test_what_an_edit_would_change() -> None:
+def test_a_comparison_shows_occurrences_that_an_edit_adds_and_removes() -> None:
     before, after = Schedule("0 9 * * *", "Europe/Berlin"), Schedule("0 9 * * MON-FRI", "Europe/Berlin")
     changes = compare_schedules(before, after, at("2026-11-16T00:00"), at("2026-11-23T00:00"))
     assert [(change.kind, change.before and change.before.key) for change in changes] == [
@@ -85,7 +85,7 @@ def test_a_move_to_another_zone_moves_each_time() -> None:
     assert [change.before.utc.hour, change.after.utc.hour] == [8, 9]
 
 
-def test_what_a_new_tzdata_would_change(tmp_path: Path) -> None:
+def test_a_comparison_shows_occurrences_that_a_new_tzdata_moves(tmp_path: Path) -> None:
     """As if Berlin gave up summer time."""
     (tmp_path / "Europe").mkdir()
     shutil.copy(ZONEINFO / "Africa" / "Lagos", tmp_path / "Europe" / "Berlin")
@@ -111,7 +111,7 @@ def told(schedule: Schedule) -> list[tuple[str, str]]:
     return [(day.isoformat(), text) for day, text in remarks(schedule, at("2026-01-01T00:00"), at("2027-01-01T00:00"))]
 
 
-def test_what_becomes_of_times_that_clocks_skip_or_repeat() -> None:
+def test_remarks_explain_times_that_clocks_skip_or_repeat() -> None:
     skipped, twice = "2026-03-29", "2026-10-25"
     assert told(Schedule("30 2 * * *", "Europe/Berlin")) == [
         (skipped, "02:30 does not exist that day, so it runs at 03:30"),

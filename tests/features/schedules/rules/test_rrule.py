@@ -50,7 +50,7 @@ RULES = [
     start=st.datetimes(datetime(2020, 1, 1), datetime(2021, 12, 31)),
     asked=st.lists(st.integers(-30, 1500), min_size=1, max_size=4),
 )
-def test_as_expanded_from_the_start(rule: str, start: datetime, asked: list[int]) -> None:
+def test_next_times_equal_an_expansion_from_the_start(rule: str, start: datetime, asked: list[int]) -> None:
     start = start.replace(microsecond=0, day=min(start.day, 30))  # there is no 31 June
     mine = RRule(rule, start)
     for days in asked:
@@ -189,7 +189,7 @@ def test_the_memory_of_an_expansion_is_bounded() -> None:
         ("FREQ=DAILY;BYMONTH=13", "it never occurs"),
     ],
 )
-def test_what_is_refused_and_why(rule: Any, why: str) -> None:
+def test_invalid_rules_are_refused_with_the_reason(rule: Any, why: str) -> None:
     with pytest.raises(InvalidSchedule, match=why):
         RRule(rule, "2026-01-01T09:00")
 

@@ -125,7 +125,7 @@ def test_an_hourly_recurrence_goes_on_too() -> None:
     assert [moment[11:] for moment in utc(schedule, *FALL)] == ["23:00", "00:00", "01:00", "02:00"]
 
 
-def test_what_is_moved_or_repeated_says_so() -> None:
+def test_moved_and_repeated_occurrences_are_marked() -> None:
     moved = first(Schedule("30 2 * * *", "Europe/Berlin"), SPRING[0])
     assert (moved.nominal, moved.shifted) == (datetime(2026, 3, 29, 2, 30), timedelta(hours=1))
     assert moved.local.isoformat() == "2026-03-29T03:30:00+02:00"
@@ -187,7 +187,9 @@ ZONES = [
     fold=st.sampled_from(["first", "second", "both"]),
     after=st.datetimes(datetime(2011, 1, 1), datetime(2030, 1, 1), timezones=st.just(UTC)),
 )
-def test_what_holds_for_all(rule: Rule, tz: str, gap: str, fold: str, after: datetime) -> None:
+def test_occurrences_of_any_schedule_are_ordered_and_unique(
+    rule: Rule, tz: str, gap: str, fold: str, after: datetime
+) -> None:
     schedule = Schedule(rule, tz, gap=gap, fold=fold)
     found: list[Occurrence] = []
     following = schedule.next_after(after)
@@ -267,7 +269,7 @@ def test_an_interval_from_the_last_finish() -> None:
         (lambda: Interval("1h", anchor=AUTUMN, after="finish"), "has none"),
     ],
 )  # fmt: skip
-def test_what_is_refused_and_why(make: Callable[[], object], why: str) -> None:
+def test_invalid_schedules_are_refused_with_the_reason(make: Callable[[], object], why: str) -> None:
     with pytest.raises(InvalidSchedule, match=why):
         make()
 
@@ -320,7 +322,7 @@ def test_a_move_from_auckland_to_los_angeles_on_the_day_fires_once() -> None:
     assert following.nominal.year == 2027
 
 
-def test_what_goes_by_real_time_goes_on(changed_zones: Callable[[str, str], TzData]) -> None:
+def test_an_interval_cron_keeps_its_pace_when_the_zone_changes(changed_zones: Callable[[str, str], TzData]) -> None:
     schedule = Schedule("*/5 * * * *", "Europe/Paris")
     fired = first(schedule, "2026-11-15T12:00")
     following = schedule.following(fired, tzdata=changed_zones("Europe/Paris", "Asia/Tokyo"))
@@ -328,6 +330,6 @@ def test_what_goes_by_real_time_goes_on(changed_zones: Callable[[str, str], TzDa
     assert following.utc == fired.utc + timedelta(minutes=5)
 
 
-def test_a_zone_that_a_new_tzdata_does_not_have_is_told(tmp_path: Path) -> None:
+def test_a_zone_missing_from_a_new_tzdata_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UnknownTimeZone, match="not in"):
         Schedule("0 9 * * *", "Europe/Paris").next_after(AUTUMN, tzdata=TzData(tmp_path))
