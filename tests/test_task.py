@@ -3,22 +3,19 @@ from __future__ import annotations
 import asyncio
 import inspect as inspection
 import json
-import re
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, assert_type
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from mainspring import Context, Discard, JobHandle, Mainspring, Priority, Retention, Retry, Status, Task
+from mainspring import Context, Mainspring, Priority, Retention, Retry, Status, Task
 from mainspring.errors import (
     ConfigurationError,
     InvalidPayload,
-    JobFailed,
-    JobNotFound,
     SystemHalted,
 )
 from mainspring.job import FOREVER
@@ -187,102 +184,6 @@ async def test_a_payload_that_went_bad_ends_as_a_dead_letter_at_once(kit: Kit) -
     assert ran.job.failure is not None
     assert ran.job.failure.type == "InvalidPayload"
     assert "guest: Input should be a valid string" in ran.job.failure.message
-
-
-# -- the handle -----------------------------------------------------------------------------------
-
-
-async def test_the_handle_knows_its_job(kit: Kit) -> None:
-    handle = await welcome.using(dedupe_key="ana").enqueue(guest="ana")
-    again = await welcome.using(dedupe_key="ana").enqueue(guest="ana")
-    assert (handle.created, again.created, again.id) == (True, False, handle.id)
-    assert (await again.get()).payload == {"guest": "ana"}
-    await kit.drain()
-    assert await again.result(timeout=timedelta(seconds=5)) == "ana for 1"
-    assert handle.result_sync() == "ana for 1"
-
-
-async def test_a_result_that_does_not_come_in_time_says_which() -> None:
-    own = Mainspring("memory://")
-
-    @own.task()
-    async def wait() -> None: ...
-
-    handle = await wait.enqueue()
-    waited = f"job {handle.id} of task 'wait' has not finished within 0.01 s; is a worker running?"
-    with pytest.raises(TimeoutError, match=re.escape(waited)):
-        await handle.result(timeout=0.01)
-
-
-async def test_a_job_is_found_again_by_its_id(kit: Kit) -> None:
-    job_id = (await welcome.enqueue(guest="ana")).id
-    await kit.drain()
-    assert_type(welcome.handle(job_id), JobHandle[str])
-    assert_type(app.job(job_id), JobHandle[Any])
-    assert await welcome.handle(job_id).result() == "ana for 1"
-    assert await app.job(job_id).result() == "ana for 1"
-    assert not app.job(job_id).created
-
-
-async def test_the_result_of_any_job_has_the_type_of_its_task_if_that_is_known_here(kit: Kit) -> None:
-    handle = await settle.enqueue(order=Order(number=1))
-    await kit.drain()
-    assert await app.job(handle.id).result() == await handle.result() == Receipt(order=Order(number=1), at=NEW_YEAR)
-    stranger = Mainspring(app.store)
-    assert await stranger.job(handle.id).result() == {
-        "order": {"number": 1, "rush": False},
-        "at": "2026-01-01T00:00:00Z",
-    }
-
-
-async def test_a_handle_of_a_task_takes_no_job_of_another(kit: Kit) -> None:
-    handle = await add.enqueue(1, 2)
-    await kit.drain()
-    with pytest.raises(JobNotFound, match=r"is of task 'add', not 'welcome'; use app.job\(…\) for jobs of any task"):
-        await welcome.handle(handle.id).result()
-    with pytest.raises(JobNotFound, match="there is no job nonsense"):
-        await app.job("nonsense").result()
-
-
-async def test_a_failed_job_tells_its_error(kit: Kit) -> None:
-    own = Mainspring("memory://")
-
-    @own.task(max_attempts=1)
-    async def divide(number: int) -> float:
-        return 1 / number
-
-    async with manual(own) as other:
-        handle = await divide.enqueue(number=0)
-        await other.drain()
-        with pytest.raises(JobFailed) as raised:
-            await handle.result()
-    assert raised.value.failure is not None
-    assert (raised.value.failure.type, raised.value.failure.message) == ("ZeroDivisionError", "division by zero")
-    assert "return 1 / number" in raised.value.failure.traceback
-    assert (raised.value.job_id, raised.value.status) == (handle.id, Status.DEAD_LETTER)
-
-
-async def test_awaiting_the_result_of_a_job_that_did_not_complete_says_what_became_of_it() -> None:
-    own = Mainspring("memory://")
-
-    @own.task()
-    async def refuse() -> None:
-        raise Discard("not today")
-
-    @own.task()
-    async def wait() -> None: ...
-
-    with manual(own) as kit:
-        refused, cancelled, deleted = await refuse.enqueue(), await wait.enqueue(), await wait.enqueue()
-        await own.jobs.cancel(cancelled.id, reason="changed my mind")
-        await own.jobs.delete(deleted.id)
-        await kit.drain()
-        with pytest.raises(JobFailed, match="of task 'refuse' ended as dead_letter: Discard: not today"):
-            await refused.result()
-        with pytest.raises(JobFailed, match="ended as cancelled: changed my mind"):
-            await cancelled.result()
-        with pytest.raises(JobNotFound):
-            await deleted.result()
 
 
 # -- options --------------------------------------------------------------------------------------
