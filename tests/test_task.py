@@ -131,13 +131,13 @@ async def test_an_option_among_the_arguments_is_refused_with_a_hint(kit: Kit) ->
     assert kit.jobs() == []
 
 
-async def test_which_of_many_is_wrong_is_said(kit: Kit) -> None:
+async def test_the_error_says_which_of_many_items_is_wrong(kit: Kit) -> None:
     with pytest.raises(InvalidPayload, match="number 2 of the payloads: task 'welcome' does not take this"):
         await welcome.enqueue_many([{"guest": "ana"}, {"guest": 7}])
     assert kit.jobs() == []
 
 
-async def test_the_kinds_of_arguments(kit: Kit) -> None:
+async def test_arguments_of_every_kind_reach_the_handler(kit: Kit) -> None:
     results = [
         await settle.enqueue(Order(number=1)),
         await settle.enqueue(order=Order(number=1)),

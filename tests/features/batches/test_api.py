@@ -168,7 +168,7 @@ async def test_a_batch_may_have_several_pages_of_jobs(
     assert followed(app) == [("failure", 9, 1, 0), ("finished", 9, 1, 0)]
 
 
-async def test_a_process_died_while_it_inserted_the_batch(
+async def test_a_batch_whose_process_died_during_the_insert_is_not_finished(
     app: Mainspring, kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store that does not put in many jobs at once: some are there, some never come, and it is not taken for done."""
@@ -188,7 +188,7 @@ async def test_a_process_died_while_it_inserted_the_batch(
     assert followed(app) == [("failure", 1, 2, 0), ("finished", 1, 2, 0)]
 
 
-async def test_a_process_died_before_it_marked_the_batch_as_complete(
+async def test_a_batch_whose_process_died_before_marking_it_complete_finishes(
     app: Mainspring, kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, writes = app.store.write, []

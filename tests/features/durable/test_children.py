@@ -159,7 +159,7 @@ async def test_with_a_dedupe_key_another_job_may_be_the_child(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("call", ["spawn", "gather"])
-async def test_a_run_died_before_it_knew_the_holder_of_the_key(quick: Kit, call: str) -> None:
+async def test_a_repeated_run_finds_the_holder_of_the_childs_key(quick: Kit, call: str) -> None:
     render = render_task(quick.app, [])
     once = render.using(dedupe_key="one", delay=60)
     saved: list[Save] = []
@@ -299,7 +299,7 @@ async def test_a_child_whose_canceller_died_finds_out_itself(kit: Kit) -> None:
     assert (child.status, child.reason) == (Status.CANCELLED, f"its parent, job {parent.id}, was cancelled")
 
 
-async def test_children_of_a_job_that_is_cancelled_while_it_runs() -> None:
+async def test_cancelling_a_running_parent_cancels_its_children() -> None:
     app = new_app()
     ran: list[str] = []
 

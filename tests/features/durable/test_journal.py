@@ -100,7 +100,7 @@ def two_steps(app: Mainspring, first: str, second: str, **options: Any) -> Any:
     return app.task(name="work", retry=AGAIN, **options)(work)
 
 
-async def test_a_function_that_changed_under_a_job(quick: Kit) -> None:
+async def test_a_function_that_changed_under_a_job_raises_steps_changed(quick: Kit) -> None:
     job = await two_steps(quick.app, "prepare", "render").enqueue()
     await quick.drain(raise_errors=True)
     two_steps(quick.app, "get ready", "render")
@@ -156,7 +156,7 @@ def test_a_version_is_taken_once() -> None:
             define(nonsense)
 
 
-def test_two_of_one_name_in_one_module() -> None:
+def test_two_tasks_of_one_name_and_version_are_refused() -> None:
     app = Mainspring("memory://")
 
     @app.task(version=2)

@@ -306,7 +306,7 @@ async def test_a_class_makes_what_it_is(quick: Kit) -> None:
     assert seen == [Guest(name="Ana", born=date(1990, 2, 3))] * 2
 
 
-async def test_an_output_that_does_not_fit_any_more(quick: Kit) -> None:
+async def test_a_recorded_output_that_no_longer_fits_its_type_is_an_error(quick: Kit) -> None:
     kinds: list[Any] = [lambda: "seven"]
 
     @quick.app.task(max_attempts=1)

@@ -243,7 +243,7 @@ async def test_a_signal_between_the_look_and_the_suspension_is_not_missed(quick:
     assert (await job.get()).result == "just now"
 
 
-async def test_the_net_under_a_worker_that_died_before_its_second_look(quick: Kit) -> None:
+async def test_a_waiting_job_looks_by_itself_ever_more_rarely(quick: Kit) -> None:
     """It looks by itself after a minute, then an hour, then each day."""
     job = await waiter(quick.app).enqueue("door")
     ran = await quick.time.advance(days=5, raise_errors=True)

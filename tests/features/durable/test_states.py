@@ -42,7 +42,7 @@ def brief(steps: list[StepState]) -> list[tuple[str, str]]:
     return [(step.name, step.state) for step in steps]
 
 
-async def test_states_of_a_job(kit: Kit) -> None:
+async def test_each_step_of_a_job_has_its_state(kit: Kit) -> None:
     broken = {"upload"}
     film = film_task(kit.app, [], broken)
     job = await film.enqueue()

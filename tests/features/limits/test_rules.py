@@ -93,7 +93,7 @@ def test_a_wake_up_of_a_job_blocked_elsewhere_goes_to_the_next() -> None:
     assert decision.wakeups == {ALL.document: 1}
 
 
-def test_rates_and_limits_together() -> None:
+def test_a_job_needs_room_in_both_its_rate_and_its_limit() -> None:
     office = Office(QUICK, ALL)
     decision = office(*(Acquire(name, 1, (ALL, QUICK)) for name in "abc"))
     assert (names(decision), decision.refused) == (["a", "b"], {("c", 1): QUICK})

@@ -75,7 +75,7 @@ async def test_update_changes_what_is_given(app: Mainspring) -> None:
         await app.people.update("bob", tz="UTC")
 
 
-async def test_one_of_each_kind(app: Mainspring) -> None:
+async def test_a_person_has_one_occasion_of_each_kind(app: Mainspring) -> None:
     await app.people.put(ANA)
     await app.people.put_occasion("ana", Occasion(kind="birthday", date="12-31"))
     after = await app.people.put_occasion("ana", Occasion(kind="anniversary", date="2010-06-01"))
@@ -170,7 +170,7 @@ p2,America/New_York,"Bo, Jr",,,,12-30,,2010-06-01,,
 """
 
 
-async def test_people_of_a_file(app: Mainspring, file: Write) -> None:
+async def test_people_are_imported_from_a_file(app: Mainspring, file: Write) -> None:
     report = await app.people.import_csv(file(FILE))
     assert (report.created, report.updated, report.unchanged, report.problems) == (2, 0, 0, [])
     one, two = await app.people.list()

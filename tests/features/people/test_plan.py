@@ -163,7 +163,7 @@ def local_nine(on: date, zones: tuple[str, str]) -> datetime:
     return max(datetime(on.year, on.month, on.day, 9, tzinfo=ZoneInfo(tz)) for tz in zones)
 
 
-def test_another_send_time_on_the_day_itself() -> None:
+def test_a_new_send_time_on_the_day_sends_once() -> None:
     life = born("UTC", at="18:00")
     life.pass_until(at(2025, 12, 30, 12))
     life.put(at="09:00")  # has passed: at once
@@ -193,7 +193,7 @@ def test_a_person_added_too_late_gets_the_message_after_a_move_to_an_earlier_zon
 # -- from one date to another ------------------------------------------------------------------------------
 
 
-def test_a_date_that_is_corrected_before_it_comes() -> None:
+def test_a_date_corrected_before_it_comes_is_sent_on_the_new_day() -> None:
     life = born("UTC", "06-20")
     life.put(date="06-25")
     life.pass_until(at(2026, 1, 1))
@@ -227,7 +227,7 @@ def test_the_ledger_has_a_corrected_date_that_is_too_late(day: str, late: str) -
     assert life.due.year == 2026
 
 
-def test_a_date_that_is_corrected_to_today() -> None:
+def test_a_date_corrected_to_today_is_sent_at_once() -> None:
     life = born("UTC", "12-24", now=at(2025, 6, 15, 12))
     life.put(date="06-15")
     assert life.sent == [(date(2025, 6, 15), at(2025, 6, 15, 12))]

@@ -74,7 +74,7 @@ async def test_many_schedulers_send_each_message_once(make: Make, clock: ManualC
         assert len(await keys(several[0])) == 500
 
 
-async def test_moves_and_fires_at_once(make: Make, clock: ManualClock) -> None:
+async def test_concurrent_moves_and_fires_send_each_message_once(make: Make, clock: ManualClock) -> None:
     """One process moves all people at the very moment at which another greets them."""
     async with apps(make, 2) as (one, other):
         await one.people.put_many(a_person(number) for number in range(40))

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.slow
-async def test_a_year_of_mornings(app: Mainspring) -> None:
+async def test_a_daily_schedule_fires_every_morning_of_a_year(app: Mainspring) -> None:
     runs: Noted = []
 
     @app.every("0 9 * * *", tz="Europe/Berlin")
@@ -44,7 +44,7 @@ async def test_a_year_of_mornings(app: Mainspring) -> None:
     assert targets == {("schedule", "greet")}
 
 
-async def test_a_schedule_that_is_put_as_data(app: Mainspring, kit: Kit, runs: Noted, note: Note) -> None:
+async def test_a_schedule_that_is_put_fires(app: Mainspring, kit: Kit, runs: Noted, note: Note) -> None:
     stored = await app.schedules.put("a", "every 1h", note.prepare())
     assert (stored.id, stored.task, stored.next and stored.next.utc) == ("a", "note", at(2026, 3, 1, 13))
     await kit.time.advance(hours=3)

@@ -409,7 +409,7 @@ async def test_a_step_that_does_not_fit_is_refused_and_nothing_is_written(store:
     assert await store.get([child.id]) == []
 
 
-async def test_a_save_of_more_than_fits_into_one_transaction(store: FreshStore) -> None:
+async def test_a_save_larger_than_one_transaction_is_written(store: FreshStore) -> None:
     await join(store, "w1")
     held = await running(store)
     jobs = tuple(new_job(queue="children", dedupe_key=f"k{number}") for number in range(60))
@@ -434,7 +434,7 @@ async def test_a_save_that_just_fits_is_one_transaction(store: FreshStore, steps
     assert len(await store.steps(held.id)) == steps
 
 
-async def test_steps_that_are_large_together(store: FreshStore) -> None:
+async def test_steps_larger_than_one_transaction_are_written_in_several(store: FreshStore) -> None:
     """One transaction takes 4 MB."""
     await join(store, "w1")
     held = await running(store)
@@ -478,7 +478,7 @@ async def test_a_manual_retry_forgets_very_many_steps(store: FreshStore) -> None
     assert [step.name for step in await store.steps(held.id)] == ["s0", "s1", "s2"]
 
 
-async def test_a_long_name_and_a_strange_one(store: FreshStore) -> None:
+async def test_long_and_unusual_names_are_kept(store: FreshStore) -> None:
     await join(store, "w1")
     held = await running(store)
     steps = [Step("é" * 2000, 1), Step("a#b/c", 2), Step("é" * 2001, 3)]

@@ -130,7 +130,7 @@ def test_a_requested_cancellation_applies_if_the_job_would_run_again(move: Move)
         (None, Move.DONE, ""),
     ],
 )
-def test_the_reason_that_a_finished_job_shows(cancel_reason: str | None, move: Move, reason: str) -> None:
+def test_a_finished_job_has_the_expected_reason(cancel_reason: str | None, move: Move, reason: str) -> None:
     assert conclude(replace(JOB, cancel_reason=cancel_reason), outcome(move, reason="own"), NOW).reason == reason
 
 

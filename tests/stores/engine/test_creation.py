@@ -26,7 +26,7 @@ def new(**given: Any) -> NewJob:
         ({"waits_for": "key", "run_at": 7}, Status.SUSPENDED, 7),
     ],
 )
-def test_when_a_new_job_is_due(given: dict[str, Any], status: Status, run_at: int) -> None:
+def test_a_new_job_has_the_expected_status_and_due_time(given: dict[str, Any], status: Status, run_at: int) -> None:
     job = created(new(**given), NOW)
     assert (job["status"], job["run_at"], job["created_at"]) == (status, run_at, NOW)
 

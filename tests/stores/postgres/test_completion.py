@@ -288,7 +288,9 @@ async def test_a_value_returned_after_the_commit_is_logged_as_not_stored(
     assert (job.status, job.result) == (Status.COMPLETED, None)
 
 
-async def test_handlers_of_a_worker(store: PostgresStore, stays: Stays, check_in: str) -> None:
+async def test_handlers_of_a_worker_complete_in_their_transaction(
+    store: PostgresStore, stays: Stays, check_in: str
+) -> None:
     app = Mainspring(store)
 
     @app.task()

@@ -188,7 +188,9 @@ ASYNC_LENDERS = [async_psycopg_connection, async_sqlalchemy_session]
 
 
 @pytest.mark.parametrize("lend", ASYNC_LENDERS)
-async def test_rows_and_the_jobs_end_in_a_coroutine(store: PostgresStore, rooms: Rooms, insert: str, lend: Any) -> None:
+async def test_rows_and_the_jobs_end_are_committed_together_in_a_coroutine(
+    store: PostgresStore, rooms: Rooms, insert: str, lend: Any
+) -> None:
     held = await running(store)
     async with lend() as (lent, execute):
         async with done(store, held, lent) as given:

@@ -253,7 +253,7 @@ def django_connection() -> Iterator[tuple[Any, Callable[[], None]]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("opened", [sqlalchemy_session, sqlalchemy_connection, django_connection])
-def test_others_connections_can_be_lent(schema: str, opened: Any) -> None:
+def test_connections_of_sqlalchemy_and_django_can_be_used(schema: str, opened: Any) -> None:
     if opened is django_connection and "host=/" not in dsn():
         pytest.skip("for Django we only know the address of our own server")
     app = Mainspring(PostgresStore(dsn(), schema_name=schema))
@@ -282,7 +282,7 @@ async def async_engine() -> AsyncIterator[AsyncEngine]:
     await engine.dispose()
 
 
-async def test_an_asynchronous_connection_of_theirs_too(store: PostgresStore, greet: Greet) -> None:
+async def test_an_asynchronous_connection_of_sqlalchemy_can_be_used(store: PostgresStore, greet: Greet) -> None:
     async with async_engine() as engine, engine.connect() as connection:
         await greet.using(connection=connection).enqueue(name="Ana")
         assert await names(store) == []
@@ -291,7 +291,9 @@ async def test_an_asynchronous_connection_of_theirs_too(store: PostgresStore, gr
     assert await names(store) == ["Ana"]
 
 
-async def test_an_asynchronous_session_too(store: PostgresStore, greet: Greet, schema: str) -> None:
+async def test_an_asynchronous_session_of_sqlalchemy_can_be_used(
+    store: PostgresStore, greet: Greet, schema: str
+) -> None:
     async with async_engine() as engine, AsyncSession(engine) as session:
         await greet.using(connection=session).enqueue(name="Ana")
         await session.rollback()

@@ -96,7 +96,9 @@ def build(store: PostgresStore) -> tuple[Mainspring, Any]:
     return app, (plain, transacting, transacting_in_a_thread)
 
 
-async def test_a_worker_with_a_direct_ear(pooler: Pooler, schema: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_worker_behind_a_pooler_listens_on_a_direct_connection(
+    pooler: Pooler, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
     store = PostgresStore(pooler.dsn, schema_name=schema, listen_dsn=dsn())
     app, tasks = build(store)
     with all_logs(caplog):

@@ -348,7 +348,7 @@ async def test_while_it_is_down_errors_say_so_and_no_secret(server: Server, sche
 
 
 @pytest.mark.parametrize("url", ["postgresql://ana:s3cret@127.0.0.1:1/hotel", "host=127.0.0.1 port=1 password=s3cret"])
-async def test_a_server_that_is_not_there(url: str) -> None:
+async def test_an_unreachable_server_raises_without_the_password(url: str) -> None:
     store = PostgresStore(url)
     with pytest.raises(StoreUnavailable, match=r"cannot be reached.*127\.0\.0\.1") as down:
         await store.open()

@@ -160,7 +160,7 @@ def test_a_transaction_that_has_begun_before_is_refused_and_left_alone(app: Main
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sqlite3.connect has no autocommit before Python 3.12")
 @pytest.mark.parametrize("autocommit", [False, True])
-def test_connections_with_autocommit_on_and_off(app: Mainspring, path: Path, autocommit: bool) -> None:
+def test_connections_with_either_autocommit_setting_can_be_used(app: Mainspring, path: Path, autocommit: bool) -> None:
     options: dict[str, Any] = {"autocommit": autocommit}
     lost, held = app.run(running(app.store)), app.run(running(app.store))
     with closing(sqlite3.connect(path, **options)) as lent:
@@ -240,7 +240,9 @@ def test_a_failed_flush_takes_everything_back(app: Mainspring, path: Path) -> No
 
 
 @pytest.mark.parametrize("lend", ASYNC_LENDERS)
-async def test_rows_and_the_jobs_end_in_a_coroutine(store: SqliteStore, path: Path, lend: Any) -> None:
+async def test_rows_and_the_jobs_end_are_committed_together_in_a_coroutine(
+    store: SqliteStore, path: Path, lend: Any
+) -> None:
     held = await running(store)
     async with lend(path) as (lent, execute):
         async with done(store, held, lent) as given:
@@ -251,7 +253,7 @@ async def test_rows_and_the_jobs_end_in_a_coroutine(store: SqliteStore, path: Pa
         assert await status_of(store, held.id) is Status.COMPLETED
 
 
-async def test_a_plain_connection_in_a_coroutine(store: SqliteStore, path: Path) -> None:
+async def test_a_plain_connection_can_be_used_in_a_coroutine(store: SqliteStore, path: Path) -> None:
     held = await running(store)
     with sqlite3_connection(path) as (lent, execute):
         async with done(store, held, lent):
@@ -357,7 +359,7 @@ class Room(Base):
     number: Mapped[int] = mapped_column(primary_key=True)
 
 
-async def test_handlers_with_an_orm(path: Path) -> None:
+async def test_handlers_can_use_an_orm(path: Path) -> None:
     app = Mainspring(f"sqlite:///{path}")
     engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
     async_engine = create_async_engine(f"sqlite+aiosqlite:///{path}", poolclass=NullPool)

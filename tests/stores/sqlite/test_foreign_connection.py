@@ -326,7 +326,7 @@ def test_djangos_atomic_blocks_decide_about_jobs(greet: Greet, path: Path) -> No
 
 
 @pytest.mark.parametrize("lend", ASYNC_LENDERS)
-async def test_jobs_and_rows_of_a_coroutine(greet: Greet, path: Path, lend: Any) -> None:
+async def test_jobs_and_rows_of_a_coroutine_are_committed_together(greet: Greet, path: Path, lend: Any) -> None:
     async with lend(path) as (lent, execute):
         await execute(INSERT)
         await greet.using(connection=lent).enqueue(name="Ana")  # the first job of the file

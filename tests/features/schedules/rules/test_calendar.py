@@ -134,7 +134,7 @@ def test_invalid_rules_are_refused_with_the_reason(make: Any, why: str) -> None:
         make()
 
 
-def test_own_closures_and_openings() -> None:
+def test_closed_and_open_days_of_a_calendar_override_its_weekend() -> None:
     office = BusinessCalendar(closed=["2026-12-24"], open=["2026-12-26"], weekend="fri,sat")
     assert not office.is_open(date(2026, 12, 24))
     assert not office.is_open(date(2026, 12, 25))

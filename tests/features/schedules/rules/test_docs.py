@@ -36,7 +36,7 @@ def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
     exec(last.replace("/opt/tzdata-new", str(tmp_path)), names)  # noqa: S102 - our own page
 
 
-def test_the_forms_of_text_are_those() -> None:
+def test_the_page_lists_all_forms_of_text() -> None:
     assert f"```\n{FORMS}\n```" in PAGE
 
 
@@ -56,7 +56,7 @@ def test_nothing_is_left_out() -> None:
 TABLE = re.search(r"\| rule \| in spring \| in autumn \|\n\|---\|---\|---\|\n(.*?)\n\n", PAGE, re.DOTALL)
 
 
-def test_the_table_of_days_on_which_clocks_change() -> None:
+def test_the_documented_table_of_clock_changes_is_right() -> None:
     assert TABLE is not None
     options: dict[str, str] = {}
     rules: list[str] = []

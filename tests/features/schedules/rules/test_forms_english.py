@@ -184,7 +184,7 @@ def test_parts_without_words_are_described_in_their_exact_form(rule: Rule, descr
         (timedelta(minutes=15), Interval("15m")),
     ],
 )
-def test_more_ways_to_say_when(text: str | timedelta, rule: Rule) -> None:
+def test_other_phrases_are_understood(text: str | timedelta, rule: Rule) -> None:
     assert Schedule(text).rule == rule
 
 

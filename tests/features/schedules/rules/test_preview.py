@@ -14,7 +14,7 @@ def at(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def test_the_next_fires_in_three_zones() -> None:
+def test_the_preview_shows_the_next_fires_in_three_zones() -> None:
     rows = preview_schedule(
         Schedule("0 9 * * *", "Europe/Berlin"), at("2026-03-27T12:00"), 3, reader="America/New_York"
     )

@@ -53,7 +53,7 @@ def first(schedule: Schedule, after: str) -> Occurrence:
 # -- worked examples ------------------------------------------------------------------------------
 
 
-def test_a_birthday_in_new_york() -> None:
+def test_a_birthday_in_new_york_is_at_nine_there() -> None:
     found = first(Schedule(Yearly(12, 30), "America/New_York"), "2025-12-30T10:00")
     assert found.utc == at("2025-12-30T14:00")
     assert (found.nominal, found.offset) == (datetime(2025, 12, 30, 9), timedelta(hours=-5))
@@ -66,13 +66,13 @@ def test_a_birthday_in_melbourne_is_the_day_before_in_utc() -> None:
     assert first(Schedule(Yearly(6, 30), "Australia/Melbourne"), "2025-06-29T10:00").utc == at("2025-06-29T23:00")
 
 
-def test_a_birthday_beside_the_day_on_which_clocks_change() -> None:
+def test_a_birthday_next_to_a_clock_change_is_at_nine_local_time() -> None:
     assert first(Schedule(Yearly(3, 10), "America/New_York"), "2025-03-09T00:00").utc == at("2025-03-10T13:00")
     assert first(Schedule(Yearly(3, 9), "America/New_York"), "2025-03-08T00:00").utc == at("2025-03-09T13:00")
     assert first(Schedule(Yearly(3, 8), "America/New_York"), "2025-03-08T00:00").utc == at("2025-03-08T14:00")
 
 
-def test_zones_at_the_ends_of_the_world() -> None:
+def test_yearly_rules_follow_the_most_extreme_zones() -> None:
     """24 December begins 26 hours earlier on Kiritimati than on Baker Island."""
     found = {
         tz: first(Schedule(Yearly(12, 24), tz), "2026-12-20T00:00").utc for tz in ("Pacific/Kiritimati", "Etc/GMT+12")
@@ -101,7 +101,7 @@ FALL = "2026-10-24T23:00", "2026-10-25T03:00"  # and from 03:00 to 02:00 at 01:0
         ("daily 02:30", {}, ["01:30"], ["00:30"]),
     ],
 )
-def test_the_table_of_the_days_on_which_clocks_change(
+def test_each_policy_fires_as_expected_when_clocks_change(
     rule: str, options: dict[str, Any], spring: list[str], fall: list[str]
 ) -> None:
     schedule = Schedule(rule, "Europe/Berlin", **options)
@@ -149,7 +149,7 @@ def test_the_day_that_samoa_did_not_have() -> None:
     assert first(skipped, "2011-12-01T00:00").nominal == datetime(2012, 12, 30, 9)
 
 
-def test_a_midnight_that_does_not_exist() -> None:
+def test_a_midnight_that_does_not_exist_is_moved_to_one_o_clock() -> None:
     """Havana's clocks go from 00:00 to 01:00."""
     found = first(Schedule("@daily", "America/Havana"), "2026-03-08T00:00")
     assert (found.nominal, found.local.hour) == (datetime(2026, 3, 8), 1)
@@ -241,7 +241,7 @@ def test_jitter_is_the_same_everywhere_and_spread_out() -> None:
     assert delays[0] == timedelta(seconds=51, microseconds=972318)  # for ever: releases must agree too
 
 
-def test_an_interval_from_the_last_finish() -> None:
+def test_an_interval_after_finish_counts_from_the_last_finish() -> None:
     schedule = Schedule(Interval("10m", after="finish"))
     assert first(schedule, "2026-07-01T12:03").utc == at("2026-07-01T12:13")
     assert first(schedule.paused(at("2026-07-01T12:00"), at("2026-07-02T00:00")), "2026-07-01T12:03").utc == at(

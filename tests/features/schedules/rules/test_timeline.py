@@ -68,7 +68,7 @@ def walk(walls: tuple[datetime, ...], zone: TimeZone, gap: Gap, fold: Fold) -> l
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", SPECIAL)
-def test_around_every_change_of_clocks(key: str) -> None:
+def test_the_walk_equals_brute_force_around_every_clock_change(key: str) -> None:
     zone = PACKAGED.get(key)
     walls = []
     for change in (change for year in (1994, 1995, *range(2010, 2017), 2026) for change in zone.transitions(year)):
@@ -92,7 +92,7 @@ def test_around_every_change_of_clocks(key: str) -> None:
     fold=st.sampled_from(FOLDS),
     after=st.integers(-100_000, 100_000),
 )
-def test_any_wall_times_from_any_instant(
+def test_the_walk_equals_brute_force_for_any_wall_times(
     *, key: str, year: int, steps: list[int], gap: Gap, fold: Fold, after: int
 ) -> None:
     zone = PACKAGED.get(key)
@@ -104,7 +104,7 @@ def test_any_wall_times_from_any_instant(
     assert Walk(Listed(walls), zone, gap, fold).next_from(floor) == (wanted[0] if wanted else None)
 
 
-def test_a_rare_rule_is_not_walked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rare_rule_is_found_without_walking_every_change(monkeypatch: pytest.MonkeyPatch) -> None:
     zone = PACKAGED.get("Europe/London")
     spans = []
     span = TimeZone.span

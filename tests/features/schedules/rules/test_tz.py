@@ -122,7 +122,7 @@ def test_a_time_in_a_fold_says_which_it_is() -> None:
     ]
 
 
-def test_the_changes_of_a_local_day() -> None:
+def test_changes_on_a_day_are_those_of_the_local_day() -> None:
     assert len(PACKAGED.get("Europe/Berlin").changes_on(date(2026, 3, 29))) == 1
     assert PACKAGED.get("Europe/Berlin").changes_on(date(2026, 3, 30)) == ()
     assert len(PACKAGED.get("America/Havana").changes_on(date(2026, 3, 8))) == 1  # at midnight: the day begins at 01:00
