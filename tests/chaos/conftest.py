@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.database import Database, PostgresDatabase, SqliteDatabase
-from tests.chaos.keeping import LONG, pytest_runtest_makereport
-from tests.chaos.nursery import Forks, Nursery
+from tests.chaos.processes import Forks, Nursery
+from tests.chaos.reports import LONG, pytest_runtest_makereport
 from tests.postgres import Server, dsn, installed
 
 __all__ = ["LONG", "pytest_runtest_makereport"]  # where tests and pytest look for them

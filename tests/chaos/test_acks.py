@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.conftest import Chaos, each_store_if_long
 from tests.chaos.ledger import Ledger
-from tests.chaos.nursery import Nursery, Process
+from tests.chaos.processes import Nursery, Process
 from tests.chaos.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]

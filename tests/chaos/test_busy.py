@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.conftest import each_store_if_long
-from tests.chaos.nursery import Nursery
+from tests.chaos.processes import Nursery
 from tests.chaos.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]

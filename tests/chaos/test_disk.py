@@ -13,7 +13,7 @@ import pytest
 
 from tests.chaos.conftest import Chaos
 from tests.chaos.database import SqliteDatabase
-from tests.chaos.nursery import Forks, Nursery, Process
+from tests.chaos.processes import Forks, Nursery, Process
 from tests.chaos.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]

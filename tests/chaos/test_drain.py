@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.conftest import each_store_if_long
-from tests.chaos.nursery import Nursery, Process
+from tests.chaos.processes import Nursery, Process
 from tests.chaos.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]

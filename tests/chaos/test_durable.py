@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.chaos.conftest import Chaos, each_store
-from tests.chaos.nursery import Nursery, Process
+from tests.chaos.processes import Nursery, Process
 from tests.features.durable.twenty import A_FEW, BOUNDARIES, RESULT, Boundary, Ledger, problems
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]

@@ -11,7 +11,7 @@ import pytest
 from tests.chaos.conftest import Chaos
 from tests.chaos.database import SqliteDatabase
 from tests.chaos.ledger import Ledger
-from tests.chaos.nursery import Forks, Nursery
+from tests.chaos.processes import Forks, Nursery
 from tests.chaos.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]

@@ -16,7 +16,7 @@ import pytest
 from mainspring import Filter, HaltResult, Mainspring, Status
 from mainspring.stores.tables import RUNNING, SUSPENDED
 from tests.chaos.conftest import LONG, STORES, Chaos, each_store
-from tests.chaos.nursery import Nursery, Process
+from tests.chaos.processes import Nursery, Process
 from tests.chaos.programs.halts import CHUNK_WAIT, define, starts
 from tests.chaos.waiting import wait_until
 

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from tests.chaos.conftest import Chaos, each_store
-from tests.chaos.crew import Crew, check
-from tests.chaos.nursery import Nursery
+from tests.chaos.processes import Nursery
+from tests.chaos.workers import Crew, check
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 

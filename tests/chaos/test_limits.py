@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.conftest import Chaos, each_store
-from tests.chaos.nursery import Nursery, Process
+from tests.chaos.processes import Nursery, Process
 from tests.chaos.programs.limits import ALL, BURST, EACH, RATE
 from tests.chaos.waiting import wait_until
 

@@ -12,10 +12,10 @@ import pytest
 
 from mainspring.stores.tables import COMPLETED, RUNNING
 from tests.chaos.conftest import LONG, STORES, Chaos, each_store, each_store_if_long, long_only
-from tests.chaos.crew import Crew, check
 from tests.chaos.ledger import Run
-from tests.chaos.nursery import Nursery, Process
+from tests.chaos.processes import Nursery, Process
 from tests.chaos.waiting import wait_until
+from tests.chaos.workers import Crew, check
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.chaos.conftest import each_store
-from tests.chaos.nursery import Nursery
+from tests.chaos.processes import Nursery
 from tests.chaos.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]

@@ -16,7 +16,7 @@ import pytest
 
 from tests.chaos.conftest import Chaos, long_only, only_postgres
 from tests.chaos.ledger import Ledger
-from tests.chaos.nursery import Nursery, Process
+from tests.chaos.processes import Nursery, Process
 from tests.chaos.waiting import wait_until
 from tests.postgres import Server
 

@@ -13,7 +13,7 @@ import pytest
 
 from mainspring.job import MAX_CRASHES
 from tests.chaos.conftest import Chaos, each_store_if_long
-from tests.chaos.nursery import ROOT, Nursery
+from tests.chaos.processes import ROOT, Nursery
 from tests.chaos.programs.tasks import with_settings
 from tests.chaos.waiting import DEADLINE
 

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from tests.chaos.conftest import Chaos, only_postgres
-from tests.chaos.crew import Crew, check
-from tests.chaos.nursery import Nursery
+from tests.chaos.processes import Nursery
+from tests.chaos.workers import Crew, check
 from tests.postgres import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tests.chaos.conftest import LONG, Chaos, each_store
-from tests.chaos.nursery import Nursery, Process
+from tests.chaos.processes import Nursery, Process
 from tests.chaos.programs.stalls import MOMENTS
 from tests.chaos.waiting import wait_until
 

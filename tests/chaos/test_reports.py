@@ -1,4 +1,4 @@
-"""What a failed test of a long run says is there at once, for those who look before the run is over."""
+"""The report of a failed test of a long run is written at once, before the run is over."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.nursery import ROOT
+from tests.chaos.processes import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
@@ -50,7 +50,7 @@ def test_a_report_is_kept_as_soon_as_its_test_has_failed(tmp_path: Path) -> None
         "PYTHONPATH": str(ROOT),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
-    options = ["-p", "tests.chaos.keeping", "-p", "no:cacheprovider", "-q", f"--basetemp={tmp_path / 'base'}"]
+    options = ["-p", "tests.chaos.reports", "-p", "no:cacheprovider", "-q", f"--basetemp={tmp_path / 'base'}"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(module)],
         cwd=tmp_path,

@@ -1,4 +1,4 @@
-"""A long run keeps what a failed test has to say as soon as it has failed: the rest of it may take an hour."""
+"""A long run writes the report of a failed test as soon as it has failed: the rest of the run may take an hour."""
 
 from __future__ import annotations
 

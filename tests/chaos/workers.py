@@ -12,7 +12,7 @@ from typing import Any
 
 from mainspring.job import MAX_CRASHES
 from tests.chaos.ledger import Ledger, tally
-from tests.chaos.nursery import Nursery, Process
+from tests.chaos.processes import Nursery, Process
 from tests.chaos.waiting import wait_until
 
 WORKERS, ENQUEUERS = 3, 2
@@ -58,7 +58,7 @@ class Crew:
         for process in self.workers:
             process.wait_for("worker_started")  # the youngest may not even hear signals yet
         left = partial(self._nursery.database.leftovers, [process.who for process in self.workers])
-        wait_until(lambda: not left(), lambda: f"somebody to tidy up after {left()}")
+        wait_until(lambda: not left(), lambda: f"a worker to tidy up after {left()}")
         for process in self.workers:
             process.send(signal.SIGTERM)
         for process in self.workers:
