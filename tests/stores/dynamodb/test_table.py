@@ -304,7 +304,8 @@ async def test_one_item_twice_in_a_list_of_changes_is_sent_in_several_calls(stor
 
     store.client.call = watched  # type: ignore[method-assign]
     changes = [
-        values.ItemUpdate(key("a", name), {"n": n}, [values.equals("n", 0)]) for name, n in (("1", 1), ("2", 1), ("1", 2))
+        values.ItemUpdate(key("a", name), {"n": n}, [values.equals("n", 0)])
+        for name, n in (("1", 1), ("2", 1), ("1", 2))
     ]
     first, other, again = await store.table.update_many(changes)
     assert sizes == [2]
