@@ -164,6 +164,8 @@ def test_invalid_chunks_are_refused(size: int, wait: float, reason: str) -> None
 def test_an_item_fails_with_an_exception() -> None:
     with pytest.raises(TypeError, match="exception"):
         Item.detached(1).fail("broken")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="attempt"):
+        _ = Item.detached(1, attempt=2).ctx  # type: ignore[call-arg]
 
 
 def test_options_are_those_of_any_task() -> None:

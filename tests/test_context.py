@@ -68,6 +68,8 @@ async def test_a_detached_context_takes_all_and_does_nothing() -> None:
     @app.task()
     def other() -> None: ...
 
+    with pytest.raises(TypeError, match="tag"):
+        Context.detached(tag="a")  # type: ignore[call-arg]
     ctx = Context.detached(task="look", tags=("a",))
     ctx.progress(0.5, "half")
     ctx.follow_up(other.prepare())

@@ -249,7 +249,7 @@ async def test_a_change_by_filter_can_be_rehearsed(kit: Kit) -> None:
 async def test_dead_letters_are_retried_together_but_for_those_whose_key_is_taken(kit: Kit) -> None:
     free, taken = await dead_letter(kit), await dead_letter(kit, dedupe_key="a")
     holder = await write.using(dedupe_key="a", delay=60).enqueue("x")
-    result = await app.jobs.retry_where(app.jobs.dead(tasks=("write",)))
+    result = await app.jobs.retry_where(app.jobs.dead(Filter(tasks=("write",))))
     assert (result.count, result.conflicts) == (1, {taken: holder.id})
     assert await status_of(free) is Status.PENDING
 

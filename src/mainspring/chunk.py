@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Unpack, cast, overload
 
-from mainspring.context import Context
+from mainspring.context import Context, DetachedFields
 from mainspring.errors import ConfigurationError
 from mainspring.handle import JobHandle
 from mainspring.job import NewJob
@@ -87,7 +87,7 @@ class Item(Generic[T]):
         return f"<Item {self.payload!r}>"
 
     @classmethod
-    def detached(cls, payload: T, **fields: Any) -> Item[T]:
+    def detached(cls, payload: T, **fields: Unpack[DetachedFields]) -> Item[T]:
         """Make an item for calling a handler directly in unit tests; see `Context.detached`."""
         return cls(payload, partial(Context.detached, **fields))
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from mainspring.clock import to_datetime
+from mainspring.clock import Millis, to_datetime
 from mainspring.durable_calls import Durable, DurableCalls, NoCalls
 from mainspring.errors import Cancel, UnsupportedCall
 from mainspring.features.batches.rules import BatchProgress
@@ -82,6 +82,22 @@ class Scheduled:
     utc: datetime
 
 
+class DetachedFields(TypedDict, total=False):
+    """What a detached context can say of its job."""
+
+    id: str
+    task: str
+    queue: str
+    attempts: int  # that ended before this one
+    max_attempts: int
+    run_at: Millis
+    created_at: Millis
+    dedupe_key: str | None
+    target: tuple[str, str] | None
+    tags: tuple[str, ...]
+    options: str | None  # as JSON, see stored_options.py
+
+
 making = threading.Lock()
 NOT_HERE = "a durable function cannot run in chunks or in its own process; it may spawn children that do"
 
@@ -114,14 +130,18 @@ class Context(DurableCalls):
 
     @classmethod
     def detached(
-        cls, *, signals: Mapping[str, Any] | None = None, results: Mapping[str, Any] | None = None, **fields: Any
+        cls,
+        *,
+        signals: Mapping[str, Any] | None = None,
+        results: Mapping[str, Any] | None = None,
+        **fields: Unpack[DetachedFields],
     ) -> Context:
         """Make a context for calling a handler directly in unit tests. Nothing the handler does reaches a store.
 
         Steps run at once and sleeps end at once. A wait returns what `signals` has under its key, or None. A child
         returns what `results` has under the name of its task. See docs/durable.md.
         """
-        values = {
+        values: dict[str, Any] = {
             "id": "00000000-0000-7000-8000-000000000000", "token": 0, "task": "", "queue": "default", "payload": "{}",
             "priority": 2, "attempts": 0, "max_attempts": 1, "crashes": 0, "timeout": 0, "run_at": 0, "created_at": 0,
         }  # fmt: skip

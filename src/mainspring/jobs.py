@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypedDict, Unpack
 
-from mainspring.clock import check_moment, delay_of, duration, to_millis
+from mainspring.clock import Length, check_moment, delay_of, duration, to_millis
 from mainspring.errors import (
     ConfigurationError,
     DedupeConflict,
@@ -139,7 +139,7 @@ class Jobs:
         job_id: str,
         *,
         run_at: datetime | None = None,
-        delay: timedelta | float | None = None,
+        delay: Length | None = None,
         reason: str = "",
         actor: str | None = None,
     ) -> None:
@@ -211,15 +211,15 @@ class Jobs:
     async def delete_where(self, where: Filter, **options: Unpack[BulkOptions]) -> ChangeResult:
         return await self._change_many(Action.DELETE, where, **options)
 
-    async def purge_dead(self, older_than: timedelta, **options: Unpack[BulkOptions]) -> ChangeResult:
+    async def purge_dead(self, older_than: Length, **options: Unpack[BulkOptions]) -> ChangeResult:
         """Delete jobs that became dead letters longer ago than this."""
         moment = self.services.now() - timedelta(milliseconds=duration(older_than))
-        return await self.delete_where(replace(self.dead(), finished_before=moment), **options)
+        return await self.delete_where(self.dead(Filter(finished_before=moment)), **options)
 
     @staticmethod
-    def dead(**fields: Any) -> Filter:
-        """Return the filter for dead letters."""
-        return Filter(statuses=(Status.DEAD_LETTER,), **fields)
+    def dead(where: Filter | None = None) -> Filter:
+        """Return the filter for dead letters, or for those that match `where`: `dead(Filter(queues=("mail",)))`."""
+        return replace(where or Filter(), statuses=(Status.DEAD_LETTER,))
 
     async def _change_many(
         self,

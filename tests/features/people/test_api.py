@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from mainspring import Mainspring, Occasion, Person
 from mainspring.errors import ConfigurationError, InvalidPerson, PersonNotFound, StoreUnavailable
 from mainspring.features.people import api
+from mainspring.features.people.person import PersonFields
 from mainspring.features.people.storage import PersonChange
 from mainspring.job import Inserted
 from mainspring.stores.documents import Bundle
@@ -70,9 +71,17 @@ async def test_update_changes_what_is_given(app: Mainspring) -> None:
     with pytest.raises(InvalidPerson, match="tz: 'Paris' is not an IANA time zone; did you mean Europe/Paris"):
         await app.people.update("ana", tz="Paris")
     with pytest.raises(InvalidPerson, match="shoe_size"):
-        await app.people.update("ana", shoe_size=40)
+        await app.people.update("ana", shoe_size=40)  # type: ignore[call-arg]
+    with pytest.raises(InvalidPerson, match="first_name"):
+        await app.people.update("ana", first_name=7)  # type: ignore[arg-type]
     with pytest.raises(PersonNotFound, match="bob"):
         await app.people.update("bob", tz="UTC")
+
+
+def test_every_field_but_the_id_can_be_changed() -> None:
+    assert PersonFields.__annotations__.keys() == Person.model_fields.keys() - {"id"}
+    with pytest.raises(InvalidPerson, match="quiet"):
+        ANA.with_changes(quiet=22)  # type: ignore[arg-type]
 
 
 async def test_a_person_has_one_occasion_of_each_kind(app: Mainspring) -> None:

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing
 from itertools import islice, tee
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from mainspring.errors import ConfigurationError, InvalidPerson, PersonNotFound, StoreBusy
 from mainspring.features.people.occasion import Occasion
-from mainspring.features.people.person import Person, is_id
+from mainspring.features.people.person import Person, PersonFields, is_id
 from mainspring.features.people.plan import OccasionPlan, collection_of
 from mainspring.features.people.rows import Problem, Report, Row, read_rows
 from mainspring.features.people.search import Found, Search
@@ -75,7 +75,7 @@ class People:
         async with aclosing(self._apply_all(changes)) as groups:
             return [_raise_if_invalid(answer) async for answers in groups for answer in answers]
 
-    async def update(self, id: str, **changes: Any) -> Person:
+    async def update(self, id: str, **changes: Unpack[PersonFields]) -> Person:
         """Change only the given fields: `await app.people.update("p1", tz="America/Los_Angeles")`."""
         return await self._change(id, lambda person: person.with_changes(**changes))
 
