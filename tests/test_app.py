@@ -161,7 +161,7 @@ async def test_a_job_of_an_unknown_task_waits_for_a_worker_that_knows_it_and_bur
         return "done"
 
     with manual(new) as kit:
-        old.store = new.store
+        old.runtime.store = new.store
         job = await invented.enqueue()
         before = await job.get()
         assert await old.worker().drain() == 0
@@ -239,6 +239,12 @@ def test_a_retention_that_cannot_be_is_refused(length: Any, words: str) -> None:
 
 
 # -- the store ------------------------------------------------------------------------------------
+
+
+def test_the_store_of_an_application_cannot_be_replaced() -> None:
+    app = Mainspring("memory://")
+    with pytest.raises(AttributeError, match="store"):
+        app.store = app.store  # type: ignore[misc]
 
 
 async def test_the_store_is_opened_at_first_use_and_can_be_used_again_after_closing(tmp_path: Path) -> None:

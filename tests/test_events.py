@@ -198,7 +198,7 @@ async def test_a_job_of_an_unknown_task_emits_task_unknown() -> None:
     @new.task()
     async def invented() -> None: ...
 
-    old.store = new.store
+    old.runtime.store = new.store
     await invented.enqueue()
     await old.worker().drain()
     assert ear.about_jobs() == []

@@ -215,7 +215,7 @@ async def test_an_edited_payload_is_checked_if_the_task_is_known_here(kit: Kit) 
     await app.jobs.edit(handle.id, payload={"number": "2"})
     assert (await handle.get()).payload == {"number": 2}
     elsewhere = Mainspring("memory://")
-    elsewhere.store = app.store
+    elsewhere.runtime.store = app.store
     await elsewhere.jobs.edit(handle.id, payload={"nubmer": 3})
     (ran,) = await kit.time.advance(minutes=1)
     assert ran.status is Status.DEAD_LETTER

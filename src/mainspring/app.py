@@ -65,7 +65,11 @@ NOT_FOR_OCCASIONS = frozenset({"chunk", "isolation"})
 
 
 class Mainspring:
-    """The application. `app = Mainspring("sqlite:///jobs.db")` is the whole setup; the store is opened at first use."""
+    """The application. `app = Mainspring("sqlite:///jobs.db")` is the whole setup; the store is opened at first use.
+
+    `app.runtime` has the parts of which it is made. Those are for tools and extensions, such as the command line and
+    the test kit, and may change in any version; programs do not need them.
+    """
 
     def __init__(
         self,
@@ -98,10 +102,6 @@ class Mainspring:
     @property
     def store(self) -> Store:
         return self.runtime.store
-
-    @store.setter
-    def store(self, store: Store) -> None:
-        self.runtime.store = store
 
     @property
     def schedules(self) -> Schedules:

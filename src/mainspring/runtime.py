@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Runtime:
-    """All parts of one application. `Mainspring` is what users see of it."""
+    """All parts of one application, for workers, tools and extensions. Programs use what `Mainspring` shows of it."""
 
     def __init__(self, store: Store, defaults: DefaultOptions) -> None:
         self.tasks: dict[str, Task[..., Any, Any]] = {}

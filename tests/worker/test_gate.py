@@ -223,7 +223,7 @@ async def test_a_thread_that_is_slow_to_begin_checks_the_halts_again(monkeypatch
 @pytest.mark.slow
 async def test_a_job_that_waits_for_a_child_process_does_not_start_after_a_halt() -> None:
     app = app_of_children
-    app.store = MemoryStore()
+    app.runtime.store = MemoryStore()
     async with working(app, child_processes=1):
         first, second = [await app.tasks["pid_of_coroutine"].using(isolation="process").enqueue() for _ in range(2)]
         await eventually(lambda: claimed(app, 2))

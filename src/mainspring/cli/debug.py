@@ -79,7 +79,7 @@ def application(args: Namespace, terminal: Terminal) -> Mainspring:
         raise UsageError(msg, args.prog)
     app = load(path)
     if args.store:
-        app.store = connect(args.store)
+        app.runtime.store = connect(args.store)
     return app
 
 

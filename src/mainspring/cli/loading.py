@@ -44,7 +44,7 @@ def opened_to_fill(args: Namespace, *, dry_run: bool = False) -> Iterator[Mainsp
     app = choose(args)
     makes = bool(named_app(args)) and not isinstance(app.store, MemoryStore) and not is_there(app)
     if makes and dry_run:
-        app.store = MemoryStore()
+        app.runtime.store = MemoryStore()
     with opening(app, makes=makes) as app:
         yield app
 

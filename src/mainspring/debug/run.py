@@ -109,14 +109,14 @@ class DebugRun:
     @contextlib.contextmanager
     def _read_only(self) -> Iterator[None]:
         """Give the application a store that writes nothing and an event bus without subscribers."""
-        app = self._app
-        store, bus = app.store, app.runtime.bus
-        app.store = cast("Store", ReadOnlyStore(store, {self._claim.id: self._steps}, self._would))
-        app.runtime.bus = Bus()
+        runtime = self._app.runtime
+        store, bus = runtime.store, runtime.bus
+        runtime.store = cast("Store", ReadOnlyStore(store, {self._claim.id: self._steps}, self._would))
+        runtime.bus = Bus()
         try:
             yield
         finally:
-            app.store, app.runtime.bus = store, bus
+            runtime.store, runtime.bus = store, bus
 
     async def _call_async(self) -> Any:
         context = self._context(self._make_run())
