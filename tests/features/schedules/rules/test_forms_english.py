@@ -84,7 +84,7 @@ def cron(fields: tuple[str, ...]) -> Rule | None:
 rules = st.one_of(
     st.builds(Interval, intervals),
     st.builds(Interval, intervals, after=st.just("finish")),
-    st.builds(Interval, intervals, anchor=st.datetimes(datetime(1990, 1, 1), timezones=st.just(UTC))),
+    st.builds(Interval, intervals, anchor=moments.map(lambda at: at.replace(tzinfo=UTC))),
     st.builds(lambda at, counting, business: Daily(at, **counting, **business), times, counted, moved),
     st.builds(weekly, st.sets(st.integers(0, 6), min_size=1), times, counted, moved),
     st.builds(
