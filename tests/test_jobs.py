@@ -113,7 +113,7 @@ async def test_the_life_of_a_job_can_be_read(kit: Kit) -> None:
         "created", "claimed", "retry", "claimed", "dead", "manual_retry", "edit", "claimed", "done",
     ]  # fmt: skip
     by_hand = timeline[5]
-    assert (by_hand.who, by_hand.detail, by_hand.at) == (
+    assert (by_hand.actor, by_hand.detail, by_hand.at) == (
         "ana", "the server is back", kit.time.now() - timedelta(seconds=1),
     )  # fmt: skip
     assert "LookupError: bad" in timeline[2].detail

@@ -353,7 +353,7 @@ class TimelineEntry:
     at: datetime
     what: str  # created, claimed, a Move, or an operator's action
     detail: str = ""
-    who: str = ""
+    actor: str = ""  # a worker's id, or the operator's name in the audit log
 
 
 @dataclass(frozen=True, slots=True)

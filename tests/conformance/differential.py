@@ -86,7 +86,7 @@ ORDERED: Mapping[type, Callable[[Any], Any]] = {  # lists of these have no order
     Step: lambda step: (step.number, step.name),
     WorkerInfo: lambda info: info.id,
     Halt: lambda halt: halt.queue or "",
-    TimelineEntry: lambda entry: (entry.at, entry.what, entry.detail, entry.who),
+    TimelineEntry: lambda entry: (entry.at, entry.what, entry.detail, entry.actor),
     AuditEntry: lambda entry: (entry.at, entry.action, entry.actor, entry.reason, str(entry.detail)),
 }
 

@@ -245,7 +245,7 @@ class ReadTests(StoreScenario):
         timeline = await store.timeline(job_id)
         assert [entry.what for entry in timeline] == ["created", "claimed", "retry", "manual_retry", "claimed", "done"]
         assert [entry.at for entry in timeline] == [at(clock, seconds) for seconds in range(-5, 1)]
-        assert [timeline[n].who for n in (1, 3, 4)] == ["w1", "ana", "w2"]
+        assert [timeline[n].actor for n in (1, 3, 4)] == ["w1", "ana", "w2"]
         assert "by hand" in timeline[3].detail
 
     async def test_a_timeline_shows_the_claim_of_a_running_job(self, store: Store, clock: ManualClock) -> None:

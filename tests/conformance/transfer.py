@@ -422,7 +422,7 @@ async def assert_same(store: Store, other: Store, job_id: str) -> None:
 
 
 async def lines(store: Store, job_id: str) -> list[tuple[Any, ...]]:
-    return [(entry.at, str(entry.what), entry.who) for entry in await store.timeline(job_id)]
+    return [(entry.at, str(entry.what), entry.actor) for entry in await store.timeline(job_id)]
 
 
 async def duplicate(store: Store) -> str:

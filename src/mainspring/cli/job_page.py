@@ -171,7 +171,7 @@ def say_timeline(terminal: Terminal, timeline: Sequence[TimelineEntry]) -> None:
         return
     say_heading(terminal, "Timeline")
     columns = (Column("AT, UTC"), Column("WHAT"), Column("WHO", least=10), Column("DETAIL", least=12))
-    rows = [(show_exactly(entry.at), entry.what, Styled(entry.who, "dim"), entry.detail) for entry in timeline]
+    rows = [(show_exactly(entry.at), entry.what, Styled(entry.actor, "dim"), entry.detail) for entry in timeline]
     terminal.table(columns, rows, indent=INDENT)
 
 

@@ -167,10 +167,10 @@ def test_bad_windows_are_refused(fields: dict[str, Any], says: str) -> None:
         Window(**{"start": "08:00", "end": "22:00", **fields})
 
 
-@pytest.mark.parametrize("who", ["", None, 7])
-def test_a_window_without_a_person_is_refused(who: Any) -> None:
+@pytest.mark.parametrize("person", ["", None, 7])
+def test_a_window_without_a_person_is_refused(person: Any) -> None:
     with pytest.raises(ConfigurationError, match="a person's id or"):
-        Window.of_person(who)
+        Window.of_person(person)
 
 
 async def test_a_function_belongs_on_the_task(app: Mainspring, kit: Kit) -> None:

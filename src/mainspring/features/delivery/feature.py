@@ -73,9 +73,9 @@ class DeliveryFeature(Feature):
     def _person(self, window: AnyWindow | None, job: NewJob | Claim) -> str | None:
         if not isinstance(window, PersonWindow):
             return None
-        if isinstance(window.who, str):
-            return window.who
-        return window.who(self._services.tasks[job.task].payload.view(job.payload))
+        if isinstance(window.person, str):
+            return window.person
+        return window.person(self._services.tasks[job.task].payload.view(job.payload))
 
     # -- between claim and start --------------------------------------------------------------------
 

@@ -38,9 +38,9 @@ class Window:
             raise ConfigurationError(msg) from error
 
     @staticmethod
-    def of_person(who: str | Callable[[Any], str]) -> PersonWindow:
+    def of_person(person: str | Callable[[Any], str]) -> PersonWindow:
         """Deliver outside a person's quiet hours. Give an id or, on a task, a function of the payload."""
-        return PersonWindow(who)
+        return PersonWindow(person)
 
     def local(self) -> LocalHours:
         from mainspring.features.schedules.rules.hours import Hours  # noqa: PLC0415 - see the module's docstring
@@ -65,18 +65,19 @@ class Window:
 class PersonWindow:
     """The hours that are not quiet for a person."""
 
-    who: str | Callable[[Any], str]
+    person: str | Callable[[Any], str]
 
     def __post_init__(self) -> None:
-        if not self.who or (not isinstance(self.who, str) and not callable(self.who)):
-            msg = f"Window.of_person({self.who!r}): give a person's id or, on a task, a function: lambda p: p.person_id"
+        if not self.person or (not isinstance(self.person, str) and not callable(self.person)):
+            given = f"Window.of_person({self.person!r})"
+            msg = f"{given}: give a person's id or, on a task, a function: lambda p: p.person_id"
             raise ConfigurationError(msg)
 
     def to_data(self) -> dict[str, Any]:
-        if not isinstance(self.who, str):
+        if not isinstance(self.person, str):
             msg = "deliver: give the person's id here; how to find it in a payload belongs on the task"
             raise ConfigurationError(msg)
-        return {"person": self.who}
+        return {"person": self.person}
 
 
 class LocalHours(NamedTuple):
