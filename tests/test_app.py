@@ -32,7 +32,8 @@ from mainspring.features.schedules.api import Schedules
 from mainspring.jobs import Jobs
 from mainspring.stores.protocol import Halt
 from mainspring.task import Enqueuer
-from mainspring.testing import assert_enqueued, inline, manual
+from mainspring.testing import Kit, assert_enqueued, inline, manual
+from mainspring.testing.time import VirtualTime
 
 # -- tasks and their names ------------------------------------------------------------------------
 
@@ -129,11 +130,11 @@ def test_an_option_in_the_wrong_place_is_refused_with_the_right_one() -> None:
         task.using(limits=[Limit(1)])  # type: ignore[call-arg]
 
 
-SYNC_TWINS = (Task, Enqueuer, JobHandle, BatchHandle, Context)
+SYNC_TWINS = (Task, Enqueuer, JobHandle, BatchHandle, Context, Kit, VirtualTime)
 
 
 @pytest.mark.parametrize("kind", SYNC_TWINS, ids=lambda kind: kind.__name__)
-def test_tasks_handles_and_contexts_have_a_synchronous_twin_of_each_method(kind: type) -> None:
+def test_tasks_handles_contexts_and_the_kit_have_a_synchronous_twin_of_each_method(kind: type) -> None:
     methods = {name for name, method in inspect.getmembers(kind, inspect.iscoroutinefunction) if name[0] != "_"}
     assert methods
     assert {f"{name}_sync" for name in methods} <= set(dir(kind))

@@ -68,7 +68,9 @@ def test_all_of_it_works_without_an_event_loop() -> None:
         inspect.using(delay=60).enqueue_sync(room=7)
         assert [run.task for run in kit.drain_sync()] == ["welcome"]
         assert [run.task for run in kit.time.advance_sync(minutes=1)] == ["inspect"]
-        assert [job.task for job in kit.jobs()] == ["welcome", "inspect"]
+        inspect.using(delay=60).enqueue_sync(room=8)
+        assert [run.task for run in kit.time.advance_to_sync(app.now() + timedelta(minutes=1))] == ["inspect"]
+        assert [job.task for job in kit.jobs()] == ["welcome", "inspect", "inspect"]
 
 
 async def test_the_synchronous_forms_work_inside_a_running_loop() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from mainspring.clock import Millis, duration, to_datetime, to_millis
+from mainspring.clock import Length, Millis, duration, to_datetime, to_millis
 from mainspring.testing.apart import run_apart
 from mainspring.testing.clock import ManualClock
 from mainspring.testing.recorder import MAX_RUNS, Ran, Recorder, raise_failures, run_all
@@ -26,7 +26,7 @@ class VirtualTime:
 
     async def advance(
         self,
-        length: timedelta | float = 0,
+        length: Length = 0,
         *,
         weeks: float = 0,
         days: float = 0,
@@ -44,9 +44,12 @@ class VirtualTime:
     async def advance_to(self, moment: datetime, *, raise_errors: bool = False, limit: int = MAX_RUNS) -> list[Ran]:
         return await self._pass_until(to_millis(moment), raising=raise_errors, limit=limit)
 
+    def advance_to_sync(self, moment: datetime, *, raise_errors: bool = False, limit: int = MAX_RUNS) -> list[Ran]:
+        return run_apart(self.advance_to(moment, raise_errors=raise_errors, limit=limit))
+
     def advance_sync(
         self,
-        length: timedelta | float = 0,
+        length: Length = 0,
         *,
         weeks: float = 0,
         days: float = 0,
