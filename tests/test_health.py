@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mainspring import Mainspring
-from mainspring.errors import StoreUnavailable
+from mainspring.errors import ConfigurationError, StoreUnavailable
 from mainspring.events import StoreBack, StoreLost, StoreThrottled, ThrottlingOver
 from mainspring.health import State, judge
 from mainspring.stores.protocol import Stats, WorkerInfo
@@ -106,9 +106,12 @@ def test_due_jobs_beyond_max_lateness_degrade_health(app: Mainspring, clock: Man
     clock.advance(20)
     health = app.run(app.health())
     assert (health.state, health.workers, health.unattended) == (State.OK, 1, ())
-    health = app.run(app.health(max_lateness=timedelta(seconds=10)))
-    assert health.state is State.DEGRADED
-    assert health.problems == ("the oldest job of queue mail has been due for 20 s",)
+    for length in (timedelta(seconds=10), 10):
+        health = app.run(app.health(max_lateness=length, timeout=length))
+        assert health.state is State.DEGRADED
+        assert health.problems == ("the oldest job of queue mail has been due for 20 s",)
+    with pytest.raises(ConfigurationError, match="is not a length of time"):
+        app.run(app.health(max_lateness="10"))  # type: ignore[arg-type]
 
 
 def test_halted_and_paused_queues_are_healthy(app: Mainspring) -> None:

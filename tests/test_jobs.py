@@ -258,7 +258,8 @@ async def test_old_dead_letters_are_purged(kit: Kit) -> None:
     old = await dead_letter(kit)
     await kit.time.advance(days=2)
     new = await dead_letter(kit)
-    assert (await app.jobs.purge_dead(timedelta(days=1))).count == 1
+    assert (await app.jobs.purge_dead(timedelta(days=1), dry_run=True)).count == 1
+    assert (await app.jobs.purge_dead(86_400)).count == 1
     assert [job.id for job in kit.jobs()] == [new]
     assert old != new
 

@@ -108,7 +108,7 @@ def test_a_policy_brings_its_own_number_of_attempts(
 
 
 async def test_the_worker_retries_by_the_policy_of_the_queue() -> None:
-    app = new_app(retry=Retry.fixed(1000, jitter=0))
+    app = new_app(retry=Retry.fixed(1000, jitter_share=0))
     app.queue("media", retry=Retry.delays(7))
 
     @app.task()

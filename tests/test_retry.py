@@ -19,7 +19,7 @@ def delays(retry: Retry, attempts: int = 5) -> list[int | None]:
 
 
 def test_delays_double_up_to_the_cap() -> None:
-    assert delays(Retry(base=1, max_delay=5, jitter=0)) == [1000, 2000, 4000, 5000, 5000]
+    assert delays(Retry(base=1, max_delay=5, jitter_share=0)) == [1000, 2000, 4000, 5000, 5000]
 
 
 def test_by_default_there_are_three_attempts_a_minute_and_more_apart() -> None:
@@ -33,7 +33,7 @@ def test_by_default_there_are_three_attempts_a_minute_and_more_apart() -> None:
 
 
 def test_times_may_be_timedeltas() -> None:
-    assert delays(Retry(base=timedelta(minutes=1), max_delay=timedelta(minutes=3), jitter=0), 3) == [
+    assert delays(Retry(base=timedelta(minutes=1), max_delay=timedelta(minutes=3), jitter_share=0), 3) == [
         60_000,
         120_000,
         180_000,
@@ -71,19 +71,19 @@ def test_a_delay_of_zero_does_not_give_up() -> None:
 @given(attempt=st.integers(1, 10), jitter=st.floats(0, 1))
 def test_jitter_lengthens_delays_below_the_cap(attempt: int, jitter: float) -> None:
     planned = 1000 * 2 ** (attempt - 1)
-    jittered = Retry(base=1, max_delay=10_000, jitter=jitter).delay(attempt, ERROR)
+    jittered = Retry(base=1, max_delay=10_000, jitter_share=jitter).delay(attempt, ERROR)
     assert jittered is not None
     assert planned <= jittered <= planned * (1 + jitter) + 1
 
 
 @given(attempt=st.integers(7, 10_000), jitter=st.floats(0, 1))
 def test_delays_that_reach_the_cap_are_spread_below_it(attempt: int, jitter: float) -> None:
-    delay = Retry(base=1, max_delay=60, jitter=jitter).delay(attempt, ERROR)
+    delay = Retry(base=1, max_delay=60, jitter_share=jitter).delay(attempt, ERROR)
     assert delay is not None
     assert 60_000 / (1 + jitter) - 1 <= delay <= 60_000
 
 
-@pytest.mark.parametrize("retry", [Retry.fixed(30, jitter=0.5), Retry.delays(7200, jitter=0.5)])
+@pytest.mark.parametrize("retry", [Retry.fixed(30, jitter_share=0.5), Retry.delays(7200, jitter_share=0.5)])
 def test_fixed_and_explicit_delays_are_lengthened_by_their_jitter(retry: Retry) -> None:
     planned = 30_000 if not retry.explicit else 7_200_000
     drawn = [delay for _ in range(200) if (delay := retry.delay(1, ERROR)) is not None]
@@ -101,7 +101,7 @@ def test_fixed_and_explicit_delays_are_lengthened_by_their_jitter(retry: Retry) 
 def test_no_delay_exceeds_the_cap_however_many_attempts(
     base: float, max_delay: float, factor: float, attempt: int, jitter: float
 ) -> None:
-    delay = Retry(base=base, max_delay=max_delay, factor=factor, jitter=jitter).delay(attempt, ERROR)
+    delay = Retry(base=base, max_delay=max_delay, factor=factor, jitter_share=jitter).delay(attempt, ERROR)
     assert delay is not None
     assert 0 <= delay <= round(max_delay * 1000)
 
@@ -134,7 +134,7 @@ def test_errors_that_are_never_retried_win() -> None:
         {"max_attempts": 0},
         {"base": -1},
         {"max_delay": timedelta(seconds=-1)},
-        {"jitter": -0.1},
+        {"jitter_share": -0.1},
         {"factor": 0.5},
     ],
 )

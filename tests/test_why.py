@@ -22,7 +22,7 @@ WORKER = WorkerInfo("w1", "box", 42, ("mail",), tasks=("welcome", "other"))
 async def kit() -> AsyncIterator[Kit]:
     app = Mainspring("memory://")
 
-    @app.task(queue="mail", retry=Retry(max_attempts=3, base=600, jitter=0))
+    @app.task(queue="mail", retry=Retry(max_attempts=3, base=600, jitter_share=0))
     async def welcome(guest: str) -> str:
         if guest == "later":
             raise Snooze(60, "asked for it")

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from mainspring.chunk import ChunkDecorator, ChunkTask
-from mainspring.clock import Clock, Length, check_moment, to_millis
+from mainspring.clock import Clock, Length, check_moment, duration, to_millis
 from mainspring.context import Context
 from mainspring.errors import ConfigurationError, SystemHalted
 from mainspring.events import Event, Halted, Resumed, Subscriber
@@ -411,9 +411,10 @@ class Mainspring:
     async def stats(self) -> Stats:
         return await self.store.stats()
 
-    async def health(self, *, max_lateness: timedelta = MAX_LATENESS, timeout: float = TIMEOUT) -> Health:
-        """Return whether all is well. Never raise; report a store that does not answer within `timeout` as down."""
-        return await examine(self.store, self.runtime.contact, max_lateness=max_lateness, timeout=timeout)
+    async def health(self, *, max_lateness: Length = MAX_LATENESS, timeout: Length = TIMEOUT) -> Health:
+        """Return whether all is well. Report a store that does not answer within `timeout` as down; do not raise."""
+        late, seconds = timedelta(milliseconds=duration(max_lateness)), duration(timeout) / 1000
+        return await examine(self.store, self.runtime.contact, max_lateness=late, timeout=seconds)
 
     async def audit(self, *, limit: int = 100) -> list[AuditEntry]:
         return await self.store.audit(limit=limit)

@@ -44,7 +44,7 @@ class Retry:
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     base: Delay = 60.0
     max_delay: Delay = 3600.0
-    jitter: float = 0.2  # each delay is lengthened by up to this share of itself, within max_delay
+    jitter_share: float = 0.2  # each delay is lengthened by up to this share of itself, within max_delay
     factor: float = 2.0
     explicit: tuple[Delay, ...] = ()  # used in order; the last one is repeated
     function: Callable[[int, BaseException], Delay | None] | None = None
@@ -56,23 +56,23 @@ class Retry:
             raise ConfigurationError(problem)
         if (
             any(duration(delay) < 0 for delay in (self.base, self.max_delay, *self.explicit))
-            or self.jitter < 0
+            or self.jitter_share < 0
             or self.factor < 1
         ):
-            msg = "delays and jitter must not be negative, and factor not below 1"
+            msg = "delays and jitter_share must not be negative, and factor not below 1"
             raise ConfigurationError(msg)
 
     @classmethod
-    def fixed(cls, delay: Delay, *, max_attempts: int = DEFAULT_MAX_ATTEMPTS, jitter: float = 0.0) -> Retry:
-        max_delay = duration(delay) / 1000 * (1 + jitter)
-        return cls(max_attempts=max_attempts, base=delay, max_delay=max_delay, factor=1.0, jitter=jitter)
+    def fixed(cls, delay: Delay, *, max_attempts: int = DEFAULT_MAX_ATTEMPTS, jitter_share: float = 0.0) -> Retry:
+        max_delay = duration(delay) / 1000 * (1 + jitter_share)
+        return cls(max_attempts=max_attempts, base=delay, max_delay=max_delay, factor=1.0, jitter_share=jitter_share)
 
     @classmethod
-    def delays(cls, *delays: Delay, max_attempts: int | None = None, jitter: float = 0.0) -> Retry:
+    def delays(cls, *delays: Delay, max_attempts: int | None = None, jitter_share: float = 0.0) -> Retry:
         if not delays:
             msg = "Retry.delays() needs at least one delay; for none use Retry(max_attempts=1)"
             raise ConfigurationError(msg)
-        return cls(max_attempts=max_attempts or len(delays) + 1, explicit=delays, jitter=jitter)
+        return cls(max_attempts=max_attempts or len(delays) + 1, explicit=delays, jitter_share=jitter_share)
 
     @classmethod
     def by(
@@ -81,7 +81,7 @@ class Retry:
         *,
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
     ) -> Retry:
-        return cls(max_attempts=max_attempts, function=function, jitter=0.0)
+        return cls(max_attempts=max_attempts, function=function, jitter_share=0.0)
 
     def allows(self, error: BaseException) -> bool:
         if isinstance(error, self.never):
@@ -93,10 +93,10 @@ class Retry:
         planned = self._planned(attempt, error)
         if planned is None:
             return None
-        longest = duration(planned) * (1 + self.jitter)
+        longest = duration(planned) * (1 + self.jitter_share)
         if self.function is None and not self.explicit:
             longest = min(longest, duration(self.max_delay))
-        return round(random.uniform(longest / (1 + self.jitter), longest))  # noqa: S311 - spreads load
+        return round(random.uniform(longest / (1 + self.jitter_share), longest))  # noqa: S311 - spreads load
 
     def _planned(self, attempt: int, error: BaseException) -> Delay | None:
         if self.function is not None:
@@ -115,7 +115,7 @@ class Retry:
             "max_attempts": self.max_attempts,
             "base": duration(self.base) / 1000,
             "max_delay": duration(self.max_delay) / 1000,
-            "jitter": self.jitter,
+            "jitter_share": self.jitter_share,
             "factor": self.factor,
             "explicit": [duration(d) / 1000 for d in self.explicit],
         }

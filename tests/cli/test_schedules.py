@@ -216,7 +216,7 @@ def test_one_that_only_the_code_knows_is_previewed(in_code: Run) -> None:
         (["--rule", "@daily", "--tz", "Europe/Berln"], "did you mean Europe/Berlin"),
         (["--rule", "@daily", "--reader", "Mars"], "not an IANA time zone"),
         (["--rule", "@daily", "--grace", "soon"], "not a length of time"),
-        (["--rule", "@daily", "--max", "5"], "--max needs --misfire all"),
+        (["--rule", "@daily", "--max-fires", "5"], "--max-fires needs --misfire all"),
         (["--rule", "@daily", "-n", "0"], "not a whole number of at least 1"),
     ],
 )
@@ -325,11 +325,11 @@ def test_put_shows_what_it_would_do_and_needs_consent(in_code: Run, shop: Shop) 
     assert (outcome.code, "this would create schedule 't7'; add --yes" in outcome.err) == (2, True)
     assert "at 09:00 every day (cron 0 9 * * *), Asia/Tokyo time" in outcome.out
     assert in_code("list", "--json").data["schedules"] == []
-    outcome = in_code(*argv, "--yes", "--misfire", "all", "--max", "7", "--overlap", "skip")
+    outcome = in_code(*argv, "--yes", "--misfire", "all", "--max-fires", "7", "--overlap", "skip")
     assert (outcome.code, "t7 created: next at" in outcome.out) == (0, True), outcome.err
     stored = shop.app.run(shop.app.schedules.get("t7"))
     assert (stored.task, stored.job["queue"], stored.job["payload"]) == ("greet", "mail", '{"name":"ana"}')
-    assert (stored.schedule.misfire.max, stored.schedule.overlap) == (7, "skip")
+    assert (stored.schedule.misfire.max_fires, stored.schedule.overlap) == (7, "skip")
 
 
 def test_put_asks_on_a_terminal(in_code: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ def describe(ctx: Context) -> list[Any]:
     return [ctx.job_id, ctx.attempt, ctx.queue, list(ctx.tags), ctx.target, ctx.worker]
 
 
-@app.task(isolation="process", retry=Retry.fixed(0, max_attempts=3, jitter=0))
+@app.task(isolation="process", retry=Retry.fixed(0, max_attempts=3, jitter_share=0))
 def fails(kind: str) -> Any:
     if kind == "value":
         raise ValueError("wrong\udce9")

@@ -336,7 +336,7 @@ async def test_endless_recursion_fails_only_its_job(app: Mainspring, threaded: b
 async def test_a_job_s_retry_policy_overrides_that_of_its_task(app: Mainspring) -> None:
     events = record(app, JobRetrying)
 
-    @app.task(retry=Retry(max_attempts=2, base=100, jitter=0))
+    @app.task(retry=Retry(max_attempts=2, base=100, jitter_share=0))
     async def fails() -> None:
         raise OSError("down")
 

@@ -48,10 +48,10 @@ def app() -> Mainspring:
     @app.task()
     async def work() -> Any: ...
 
-    @app.task(retry=Retry(max_attempts=5, base=1, jitter=0, never=(ValueError,)))
+    @app.task(retry=Retry(max_attempts=5, base=1, jitter_share=0, never=(ValueError,)))
     async def picky() -> Any: ...
 
-    @app.task(retry=Retry(max_attempts=5, base=1, jitter=0, only=(OSError,)))
+    @app.task(retry=Retry(max_attempts=5, base=1, jitter_share=0, only=(OSError,)))
     async def choosy() -> Any: ...
 
     @app.task(retry=Retry.by(lambda attempt, error: None if isinstance(error, KeyError) else attempt * 10))
@@ -173,7 +173,7 @@ def test_a_negative_delay_becomes_zero() -> None:
 
 
 def test_a_job_s_own_policy_overrides_that_of_its_task(app: Mainspring) -> None:
-    options = '{"retry": {"max_attempts": 9, "explicit": [7], "jitter": 0}}'
+    options = '{"retry": {"max_attempts": 9, "explicit": [7], "jitter_share": 0}}'
     assert raised(run_of(app, "work", options=options), OSError()).delay == 7000
 
 

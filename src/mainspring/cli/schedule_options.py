@@ -13,7 +13,7 @@ from mainspring.features.schedules.rules.policies import MISFIRES, OVERLAPS
 from mainspring.features.schedules.rules.tz import FOLDS, GAPS
 
 PLAIN = ("rule", "tz", "gap", "fold", "overlap", "jitter", "start", "end")
-OF_MISFIRE = ("misfire", "grace", "max")
+OF_MISFIRE = ("misfire", "grace", "max_fires")
 
 
 def add_rule_options(parser: Parser) -> None:
@@ -28,7 +28,7 @@ def add_rule_options(parser: Parser) -> None:
     parser.add_argument("--misfire", choices=MISFIRES, help="which missed times are fired later")
     parser.add_argument("--grace", metavar="LENGTH", help="how late a time may still be fired: 15m, 2h, 1d")
     parser.add_argument(
-        "--max", type=parse_positive, metavar="N", help="fire at most this many missed times, with --misfire all"
+        "--max-fires", type=parse_positive, metavar="N", help="fire at most this many missed times, with --misfire all"
     )
     parser.add_argument("--overlap", choices=OVERLAPS, help="what to do while the last run has not ended")
     parser.add_argument("--jitter", metavar="LENGTH", help="each run starts up to this much later")
@@ -58,7 +58,7 @@ def make_misfire(args: Namespace, known: Schedule | None) -> Misfire:
     stays = known.misfire if known is not None and args.misfire in {None, known.misfire.mode} else None
     mode = args.misfire or (stays.mode if stays else "latest")
     grace = args.grace if args.grace is not None or stays is None else stays.grace
-    if args.max is not None and mode != "all":
-        msg = "--max needs --misfire all"
+    if args.max_fires is not None and mode != "all":
+        msg = "--max-fires needs --misfire all"
         raise UsageError(msg, args.prog)
-    return Misfire(mode, grace, args.max or (stays.max if stays else 100))
+    return Misfire(mode, grace, args.max_fires or (stays.max_fires if stays else 100))

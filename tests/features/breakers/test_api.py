@@ -43,7 +43,7 @@ def service() -> Service:
 def app(service: Service) -> Mainspring:
     app = Mainspring("memory://")
     app.breakers.configure("mail", SETTINGS)
-    retry = Retry(max_attempts=5, base=1, factor=1, jitter=0)
+    retry = Retry(max_attempts=5, base=1, factor=1, jitter_share=0)
 
     @app.task(breaker="mail", retry=retry)
     async def declared(number: int = 0) -> None:

@@ -31,7 +31,7 @@ from mainspring.events import BreakerClosed, BreakerHalfOpened, BreakerOpened
 app = Mainspring("sqlite:///{directory}/jobs.db")
 breaker = Breaker(error_rate=0.5, min_calls=5, open_for=0.4, max_open_for=0.4, probes=2, counts=(OSError,))
 app.breakers.configure("mail", breaker)
-RETRY = Retry(max_attempts=4, base=0.01, jitter=0)
+RETRY = Retry(max_attempts=4, base=0.01, jitter_share=0)
 
 @app.on(BreakerOpened, BreakerHalfOpened, BreakerClosed)
 def tell(event):

@@ -18,7 +18,7 @@ from mainspring.stores.protocol import Action, Filter
 from mainspring.testing.kit import Kit
 from tests.worker.working import ended, eventually, new_app, reached, record, working
 
-AGAIN = Retry(max_attempts=10, base=0, jitter=0)
+AGAIN = Retry(max_attempts=10, base=0, jitter_share=0)
 
 
 class Clip(BaseModel):

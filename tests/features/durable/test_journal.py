@@ -13,7 +13,7 @@ from mainspring.features.durable.journal import Journal
 from mainspring.job import Step
 from mainspring.testing.kit import Kit
 
-AGAIN = Retry(max_attempts=10, base=0, jitter=0)
+AGAIN = Retry(max_attempts=10, base=0, jitter_share=0)
 
 
 def journal(*recorded: Step) -> Journal:

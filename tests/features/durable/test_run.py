@@ -15,7 +15,7 @@ from mainspring import Context, Discard, Mainspring, Retry, Status
 from mainspring.errors import CannotStoreResult, ClaimLost, ConfigurationError, StepsChanged, StoreUnavailable
 from mainspring.testing.kit import Kit
 
-AGAIN = Retry(max_attempts=10, base=0, jitter=0)
+AGAIN = Retry(max_attempts=10, base=0, jitter_share=0)
 
 
 class Guest(BaseModel):

@@ -14,7 +14,7 @@ from mainspring.testing.kit import Kit
 from tests.features.durable.conftest import START
 from tests.worker.working import record
 
-AGAIN = Retry(max_attempts=10, base=0, jitter=0)
+AGAIN = Retry(max_attempts=10, base=0, jitter_share=0)
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "thread"])

@@ -344,7 +344,7 @@ async def test_an_outdated_count_loses_no_turn(new_app: NewApp) -> None:
 async def test_a_retry_asks_for_its_turn(new_app: NewApp) -> None:
     app, counters = new_app(), Counters()
 
-    @app.task(name="serve", fair=Fair(lambda p: p.who, 1), retry=Retry(max_attempts=2, base=0.01, jitter=0))
+    @app.task(name="serve", fair=Fair(lambda p: p.who, 1), retry=Retry(max_attempts=2, base=0.01, jitter_share=0))
     async def fails_once(who: str, ctx: Context) -> None:
         if ctx.attempt == 1:
             raise ValueError

@@ -149,7 +149,7 @@ async def test_fires_and_skips_emit_events(app: Mainspring, kit: Kit, note: Note
     [
         (Misfire.latest(), [("coalesced", "coalesced", 4), ("fired", "", 1)]),
         (Misfire.all(), [("fired", "", 1)] * 5),
-        (Misfire.all(max=2), [("skipped", "too_many", 3), ("fired", "", 1), ("fired", "", 1)]),
+        (Misfire.all(max_fires=2), [("skipped", "too_many", 3), ("fired", "", 1), ("fired", "", 1)]),
         (Misfire.skip(), [("skipped", "missed", 5)]),
         (Misfire.latest(grace="30m"), [("skipped", "too_late", 5)]),
     ],

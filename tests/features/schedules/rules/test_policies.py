@@ -73,7 +73,7 @@ def test_an_occurrence_at_this_very_moment_is_due_and_one_at_since_is_not() -> N
         (Misfire.latest(grace="3h"), [5], [(Reason.TOO_LATE, 1, 2, 2), (Reason.COALESCED, 3, 4, 2)]),
         (Misfire.latest(grace="10m"), [], [(Reason.TOO_LATE, 1, 5, 5)]),
         (Misfire.all(), [1, 2, 3, 4, 5], []),
-        (Misfire.all(max=2), [4, 5], [(Reason.TOO_MANY, 1, 3, 3)]),
+        (Misfire.all(max_fires=2), [4, 5], [(Reason.TOO_MANY, 1, 3, 3)]),
         (Misfire.all(grace="2h"), [4, 5], [(Reason.TOO_LATE, 1, 3, 3)]),
         (Misfire.skip(), [], [(Reason.MISSED, 1, 5, 5)]),
         (Misfire.skip(grace="1h"), [5], [(Reason.MISSED, 1, 4, 4)]),
@@ -149,7 +149,7 @@ def test_an_interval_from_the_last_finish_fires_once_however_late() -> None:
 
 
 def test_years_of_seconds_are_planned_in_a_moment() -> None:
-    schedule = Schedule("* * * * * *", "Europe/Berlin", misfire=Misfire.all(max=10))
+    schedule = Schedule("* * * * * *", "Europe/Berlin", misfire=Misfire.all(max_fires=10))
     began = stopwatch.perf_counter()
     decision = schedule.decide(MONDAY, MONDAY + timedelta(days=3650))
     assert stopwatch.perf_counter() - began < 5

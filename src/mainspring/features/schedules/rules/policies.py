@@ -38,28 +38,28 @@ class Misfire:
 
     Misfire.latest()                 fire the newest; those before it are coalesced into it
     Misfire.latest(grace="1d")       the same, but fire nothing that is more than a day late
-    Misfire.all(max=24)              fire the newest 24, oldest first
+    Misfire.all(max_fires=24)        fire the newest 24, oldest first
     Misfire.skip()                   fire nothing that is more than a minute late
     """
 
     mode: Literal["latest", "all", "skip"]
     grace: timedelta | None  # None: no limit
-    max: int
+    max_fires: int
 
-    def __init__(self, mode: str = "latest", grace: Length | None = None, max: int = 100) -> None:
+    def __init__(self, mode: str = "latest", grace: Length | None = None, max_fires: int = 100) -> None:
         if grace is None and mode == "skip":
             grace = LATE_AFTER
         object.__setattr__(self, "mode", choice(mode, MISFIRES, "misfire"))
         object.__setattr__(self, "grace", None if grace is None else length(grace, "misfire grace"))
-        object.__setattr__(self, "max", whole(max, "misfire max", 1, MAX_CAUGHT_UP))
+        object.__setattr__(self, "max_fires", whole(max_fires, "misfire max_fires", 1, MAX_CAUGHT_UP))
 
     @classmethod
     def latest(cls, grace: Length | None = None) -> Misfire:
         return cls("latest", grace)
 
     @classmethod
-    def all(cls, max: int = 100, grace: Length | None = None) -> Misfire:
-        return cls("all", grace, max)
+    def all(cls, max_fires: int = 100, grace: Length | None = None) -> Misfire:
+        return cls("all", grace, max_fires)
 
     @classmethod
     def skip(cls, grace: Length = LATE_AFTER) -> Misfire:
@@ -68,12 +68,12 @@ class Misfire:
     def describe(self) -> str:
         within = "" if self.grace is None else f" if it is at most {write_length(self.grace)} late"
         if self.mode == "all":
-            return f"every missed one is caught up{within}, up to {self.max}"
+            return f"every missed one is caught up{within}, up to {self.max_fires}"
         return {"latest": f"the last missed one is caught up{within}", "skip": "missed ones are skipped"}[self.mode]
 
     def to_data(self) -> dict[str, Any]:
         grace = {} if self.grace is None else {"grace": write_length(self.grace)}
-        return {"mode": self.mode, **grace, **({"max": self.max} if self.mode == "all" else {})}
+        return {"mode": self.mode, **grace, **({"max_fires": self.max_fires} if self.mode == "all" else {})}
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -166,7 +166,7 @@ def catch_up(
     """Return which occurrences from `first` until now to fire, and which to drop."""
     fires: list[DueOccurrence] = []
     drops: list[Drop] = []
-    room = misfire.max if misfire.mode == "all" else 1
+    room = misfire.max_fires if misfire.mode == "all" else 1
     for reason, low, high in reversed(list(_stretches(misfire, pauses, first.utc, now))):
         stretch = _read(timeline, low, high, room - len(fires) if reason is None else 0)
         drop = _drop(stretch, reason or _surplus(misfire), misfire, now)
@@ -233,7 +233,7 @@ def _why(reason: Reason, misfire: Misfire, last: Occurrence, now: datetime) -> s
         return f"{write_length(_rough(now - last.utc))} late or more, and the grace is {write_length(misfire.grace)}"
     return {
         Reason.COALESCED: "a newer one is fired in its place",
-        Reason.TOO_MANY: f"only the newest {misfire.max} are caught up",
+        Reason.TOO_MANY: f"only the newest {misfire.max_fires} are caught up",
         Reason.MISSED: "missed ones are not caught up",
     }.get(reason, "the schedule was paused")
 

@@ -314,7 +314,7 @@ def _pause(pause: object) -> SchedulePause | None:
 def _from_fields(rule: Any, misfire: Any = None, pause: Any = None, earlier: Any = (), **others: Any) -> Schedule:
     policies: dict[str, Any] = {}
     if misfire is not None:
-        policies["misfire"] = build("misfire", Misfire, misfire, ["mode", "grace", "max"])
+        policies["misfire"] = build("misfire", Misfire, misfire, ["mode", "grace", "max_fires"])
     if pause is not None:
         policies["pause"] = build("pause", SchedulePause, pause, ["since", "until"])
     policies["earlier"] = tuple(build("pause", SchedulePause, past, ["since", "until"]) for past in earlier)
