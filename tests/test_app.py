@@ -65,7 +65,7 @@ def module_with_a_task(app: Mainspring, module: str, function: str = "send") -> 
 
 def test_a_task_cannot_have_the_name_of_the_task_for_batches() -> None:
     app = Mainspring("memory://")
-    with pytest.raises(ConfigurationError, match="Mainspring's own task for batches"):
+    with pytest.raises(ConfigurationError, match="a task of Mainspring's own"):
         app.task(name="mainspring.batch")(lambda: None)
     assert not app.tasks
 

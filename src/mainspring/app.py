@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
@@ -18,7 +18,7 @@ from mainspring.features.batches import api as batches
 from mainspring.features.batches.api import BatchHandle
 from mainspring.features.durable import signals
 from mainspring.features.durable.signals import Signal
-from mainspring.features.limits import Fair, Limit, Rate
+from mainspring.features.limits import Limit, Rate
 from mainspring.halting import CONFIRM_WITHIN, HaltResult, explained, seconds_of, wait_for_workers, write_halt
 from mainspring.handle import JobHandle
 from mainspring.health import MAX_LATENESS, TIMEOUT, Health, examine
@@ -28,7 +28,6 @@ from mainspring.log import get_log
 from mainspring.middleware import AroundEnqueue, AroundRun
 from mainspring.options import (
     OF_TASK_ONLY,
-    Ack,
     Chunk,
     DefaultOptions,
     EnqueueOptions,
@@ -144,13 +143,11 @@ class Mainspring:
         and each job is one item of it. `version` keeps an older function, for jobs under way, beside a newer one.
         `steps` declares the steps in advance, so that readers see what is to come. See docs/durable.md.
         """
-        given: dict[str, Any] = {**options}
-        of_task = {name: given.pop(name) for name in OF_TASK_ONLY & given.keys()}
-        of_jobs = checked_for_task(given)
+        of_jobs = checked_for_task({name: value for name, value in options.items() if name not in OF_TASK_ONLY})
         names = sys._getframe(1).f_locals  # noqa: SLF001 - annotations may name what is local to the caller
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any, Any]:
-            return self._make_task(function, names, of_jobs, chunk=chunk, **of_task)
+            return self._make_task(function, names, of_jobs, options, chunk)
 
         return decorate(*plain) if plain else decorate
 
@@ -159,22 +156,18 @@ class Mainspring:
         function: Callable[..., Any],
         names: Mapping[str, Any],
         options: EnqueueOptions,
-        *,
+        given: TaskOptions,
         chunk: Chunk | None,
-        name: str | None = None,
-        version: int = 1,
-        ack: Ack = "grouped",
-        steps: Sequence[str] = (),
-        limits: Iterable[Limit | Rate] | Limit | Rate = (),
-        fair: Fair | None = None,
     ) -> Task[..., Any, Any]:
-        refuse_unfit(function, name)
+        refuse_unfit(function, given.get("name"))
         make: Callable[..., Task[..., Any, Any]] = Task if chunk is None else partial(ChunkTask, chunk=chunk)
-        called = versioned(name or function.__name__, version)
-        task = make(self.runtime.shared, function, called, options=options, ack=ack, names=names, steps=steps)
+        version = given.get("version", 1)
+        called = versioned(given.get("name") or function.__name__, version)
+        task = make(self.runtime.shared, function, called, options=options, given=given, names=names)
+        limits = given.get("limits", ())
         if limited := (limits,) if isinstance(limits, (Limit, Rate)) else tuple(limits):
             self.runtime.declared_limits.of_task(task.name, limited)
-        if fair is not None:
+        if (fair := given.get("fair")) is not None:
             self.runtime.declared_limits.of_fair_task(task.name, fair, queue_of(options))
         return self._register(task, exactly=version > 1)
 
@@ -257,8 +250,8 @@ class Mainspring:
         return decorate
 
     def _register(self, task: Task[..., Any, Any], *, exactly: bool = False) -> Task[..., Any, Any]:
-        if task.name == batches.TASK:
-            msg = f"a task cannot be named {task.name!r}: Mainspring's own task for batches has that name"
+        if task.name in self.runtime.internal_tasks:
+            msg = f"a task cannot be named {task.name!r}: a task of Mainspring's own has that name"
             raise ConfigurationError(msg)
         known = self.tasks.get(task.name)
         if known is not None and (place_of(known) != place_of(task) or (exactly and line_of(known) != line_of(task))):

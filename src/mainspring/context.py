@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from mainspring.features.breakers.call import DetachedPassage, Passage
 from mainspring.features.durable.detached import Detached
 from mainspring.job import Claim, NewJob, Outcome, check_prepared
 from mainspring.names import showable
+from mainspring.stored_options import options_of
 from mainspring.stores.engine.creation import refuse_unkeepable
 from mainspring.stores.protocol import Completion
 
@@ -172,16 +172,16 @@ class Context(DurableCalls):
     @property
     def occurrence(self) -> Scheduled | None:
         """The schedule and the time that this job is for; None if no schedule made the job."""
-        given = json.loads(self._claim.options or "{}").get("occurrence")
+        given = options_of(self._claim.options).get("occurrence")
         if given is None:
             return None
-        nominal, utc = (datetime.fromisoformat(given[name]) for name in ("nominal", "utc"))
+        nominal, utc = datetime.fromisoformat(given["nominal"]), datetime.fromisoformat(given["utc"])
         return Scheduled(given["schedule"], nominal, utc)
 
     @property
     def batch(self) -> BatchProgress | None:
         """The batch that this job follows, and how its jobs ended; None if the job follows no batch."""
-        given = json.loads(self._claim.options or "{}").get("batch")
+        given = options_of(self._claim.options).get("batch")
         return None if given is None else BatchProgress(**given)
 
     @property
@@ -208,8 +208,7 @@ class Context(DurableCalls):
     @property
     def headers(self) -> Mapping[str, str]:
         """The headers that the enqueue gave this job, with `using(headers=…)` or middleware: a tenant, a trace."""
-        given: dict[str, str] = json.loads(self._claim.options or "{}").get("headers", {})
-        return given
+        return options_of(self._claim.options).get("headers", {})
 
     @property
     def dedupe_key(self) -> str | None:

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mainspring.context import Context
-from mainspring.errors import InvalidPerson, UnknownTask
+from mainspring.errors import UnknownTask
 from mainspring.events import Bus
 from mainspring.feature import Features
 from mainspring.features.batches import api as batches
@@ -16,7 +16,6 @@ from mainspring.features.breakers.api import Breakers
 from mainspring.features.breakers.feature import BreakersFeature
 from mainspring.features.debounce.feature import DebounceFeature
 from mainspring.features.delivery.feature import DeliveryFeature
-from mainspring.features.delivery.options import LocalHours
 from mainspring.features.dependencies.feature import DependenciesFeature
 from mainspring.features.durable.feature import DurableFeature
 from mainspring.features.expiry.feature import ExpiryFeature
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
 class Runtime:
     """All parts of one application, for workers, tools and extensions. Programs use what `Mainspring` shows of it."""
 
+    internal_tasks = frozenset({batches.TASK})  # names of Mainspring's own tasks, which every worker knows
+
     def __init__(self, store: Store, defaults: DefaultOptions) -> None:
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.services = services = Services(store, tasks=self.tasks)
@@ -63,7 +64,8 @@ class Runtime:
             DurableFeature(services),
             debounce,
             ExpiryFeature(services),
-            DeliveryFeature(services, self._hours_of_people),  # before those that suspend jobs without a time
+            # Before those that suspend jobs without a time. People are imported at first use.
+            DeliveryFeature(services, lambda ids: self.people.hours(ids)),  # noqa: PLW0108
             self.dependencies,
             BreakersFeature(self.breakers),
             BatchesFeature(self.batches),
@@ -127,19 +129,6 @@ class Runtime:
         from mainspring.features.people.occasions import Occasions
 
         return Occasions(self.services, self.people)
-
-    async def _hours_of_people(self, ids: set[str]) -> dict[str, LocalHours | InvalidPerson]:
-        """Return the hours of people who have quiet hours. A person who does not exist is up to the handler."""
-        from mainspring.features.people.person import quiet_hours
-        from mainspring.features.schedules.rules.tz import PACKAGED
-
-        found: dict[str, LocalHours | InvalidPerson] = {}
-        for who, person in (await self.people.look_up(ids)).items():
-            if isinstance(person, InvalidPerson):
-                found[who] = person
-            elif person is not None and person.quiet is not None:
-                found[who] = LocalHours(quiet_hours(person.quiet).others, PACKAGED.get(person.tz))
-        return found
 
     # -- tasks --------------------------------------------------------------------------------
 

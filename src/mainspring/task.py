@@ -27,11 +27,11 @@ from mainspring.middleware import EnqueueCall, Middleware
 from mainspring.names import check_name as check_task_name
 from mainspring.options import (
     ENQUEUE_OPTIONS,
-    Ack,
     Chunk,
     Defaults,
     EnqueueOptions,
     Retention,
+    TaskOptions,
     check_headers,
     checked,
     keep_of,
@@ -83,17 +83,18 @@ class Task(Generic[P, R, C]):
         name: str,
         *,
         options: EnqueueOptions,
-        ack: Ack = "grouped",
+        given: TaskOptions | None = None,
         names: Mapping[str, Any] | None = None,
-        steps: Iterable[str] = (),
     ) -> None:
+        """`options` are those of its jobs, and `given` all that it was declared with."""
+        given = given or {}
         self.shared = shared
         self.name = check_task_name(name, "the name of a task")
         self.function = function
         self.check(options)
         self.options = options
-        self.ack = ack
-        self.steps = checked_steps(name, steps, options)
+        self.ack = given.get("ack", "grouped")
+        self.steps = checked_steps(name, given.get("steps", ()), options)
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = Signature(name, function, Context, names or {})
         self._check_signature()

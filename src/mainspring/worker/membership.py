@@ -14,7 +14,6 @@ from importlib.metadata import version
 
 from mainspring.clock import since_boot
 from mainspring.errors import StoreError, StoreUnavailable
-from mainspring.features.batches.api import TASK as TASK_OF_BATCHES
 from mainspring.log import get_log
 from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Pulse, Store, Wake, WorkerInfo
@@ -75,7 +74,7 @@ class Membership:
 
     def _note_tasks(self) -> None:
         self.declared = frozenset(self._runtime.tasks)
-        self.tasks = self.declared | {TASK_OF_BATCHES}  # all that this worker can run
+        self.tasks = self.declared | self._runtime.internal_tasks  # all that this worker can run
 
     def _info(self) -> WorkerInfo:
         return WorkerInfo(

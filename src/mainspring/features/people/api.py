@@ -9,8 +9,9 @@ from itertools import islice, tee
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from mainspring.errors import ConfigurationError, InvalidPerson, PersonNotFound, StoreBusy
+from mainspring.features.delivery.options import LocalHours
 from mainspring.features.people.occasion import Occasion
-from mainspring.features.people.person import Person, PersonFields, is_id
+from mainspring.features.people.person import Person, PersonFields, is_id, quiet_hours
 from mainspring.features.people.plan import OccasionPlan, collection_of
 from mainspring.features.people.rows import Problem, Report, Row, read_rows
 from mainspring.features.people.search import Found, Search
@@ -304,6 +305,16 @@ class People:
     async def look_up(self, ids: Iterable[str]) -> Mapping[str, Person | InvalidPerson | None]:
         """Return people by id. An InvalidPerson is returned, not raised, for one that only a newer version can read."""
         return {person_id: stored.person for person_id, stored in (await self._read(ids)).items()}
+
+    async def hours(self, ids: Iterable[str]) -> dict[str, LocalHours | InvalidPerson]:
+        """Return when people with quiet hours may get messages, by id. All other people are left out."""
+        found: dict[str, LocalHours | InvalidPerson] = {}
+        for person_id, person in (await self.look_up(ids)).items():
+            if isinstance(person, InvalidPerson):
+                found[person_id] = person
+            elif person is not None and person.quiet is not None:
+                found[person_id] = LocalHours(quiet_hours(person.quiet).others, PACKAGED.get(person.tz))
+        return found
 
     async def list(self, *, limit: int = 100, after: str | None = None) -> list[Person]:
         """Return people in the order of their ids. Those that only a newer version can read are left out."""
