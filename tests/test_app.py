@@ -32,8 +32,7 @@ from mainspring.features.schedules.api import Schedules
 from mainspring.jobs import Jobs
 from mainspring.stores.protocol import Halt
 from mainspring.task import Enqueuer
-from mainspring.testing import Kit, assert_enqueued, inline, manual
-from mainspring.testing.time import VirtualTime
+from mainspring.testing import Kit, VirtualTime, assert_enqueued, inline, manual
 
 # -- tasks and their names ------------------------------------------------------------------------
 

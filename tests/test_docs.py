@@ -8,8 +8,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import typing
 from configparser import ConfigParser
 from contextlib import closing, nullcontext
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +19,18 @@ from unittest.mock import Mock
 
 import pytest
 
-from mainspring import Mainspring, Snooze, errors, events
+import mainspring
+from mainspring import BatchHandle, Context, Item, JobHandle, Mainspring, Snooze, Task, Worker, errors, events
+from mainspring.features.batches.api import Batches
+from mainspring.features.breakers.api import Breakers
+from mainspring.features.limits.api import Limits
+from mainspring.features.people.api import People
+from mainspring.features.people.occasions import Occasions
+from mainspring.features.schedules.api import Schedules
 from mainspring.job import TRANSITIONS
+from mainspring.jobs import Jobs
 from mainspring.options import EnqueueOptions
-from mainspring.testing import manual
+from mainspring.testing import Kit, VirtualTime, manual
 from mainspring.worker import WorkerSettings
 
 ROOT = Path(__file__).parent.parent
@@ -54,6 +64,33 @@ def test_every_error_is_in_the_tree() -> None:
     for name, error in vars(errors).items():
         if inspect.isclass(error) and issubclass(error, Exception) and name != "Wish":
             assert name in tree
+
+
+APIS = (
+    Mainspring, Jobs, Batches, BatchHandle, Breakers, Limits, Schedules, People, Occasions, Worker, JobHandle, Task,
+    Item, Context, Kit, VirtualTime,
+)  # fmt: skip
+INTERNAL = {"BreakerAdmission", "Claims", "EnqueueOptions", "Parts", "Payload"}  # of methods that programs do not call
+
+
+@pytest.mark.parametrize("kind", APIS, ids=lambda kind: kind.__name__)
+def test_what_a_method_returns_can_be_imported_from_mainspring_or_from_where_the_docs_say(kind: type) -> None:
+    documented = dict(re.findall(r"\| `(mainspring[\w.]*)` \| (.+) \|", JOBS))
+    found = {name for module, line in documented.items() for name in types_in(module, re.findall(r"`(\w+)`", line))}
+    known = {*mainspring.__all__, *typing.__all__, *INTERNAL, *found, "None"}
+    for name, member in inspect.getmembers_static(kind):
+        method = getattr(member, "fget", None) or getattr(member, "func", None) or member
+        returned = getattr(method, "__annotations__", {}).get("return", "") if name[0] != "_" else ""
+        assert set(re.findall(r"[A-Z][a-z]\w+", returned)) <= known, name
+
+
+def types_in(module: str, names: list[str]) -> list[str]:
+    """Return the names, all of which the module must define or export: type checkers accept no others."""
+    there = vars(import_module(module))
+    homes = {name: getattr(there.get(name), "__module__", "missing") for name in names}
+    others = {name for name, home in homes.items() if home not in {module, "collections.abc"}}
+    assert others <= set(there.get("__all__", ())), module
+    return names
 
 
 def test_every_option_is_documented() -> None:

@@ -46,7 +46,10 @@ from mainspring.errors import (
     UnknownTask,
     UnknownTimeZone,
     UnsupportedStore,
+    WorkerStuck,
 )
+from mainspring.features.batches.api import BatchHandle
+from mainspring.features.batches.rules import BatchProgress
 from mainspring.features.breakers.options import Breaker
 from mainspring.features.debounce.options import Debounce, Throttle
 from mainspring.features.delivery.options import Window
@@ -56,7 +59,7 @@ from mainspring.features.limits import Fair, Limit, Rate
 from mainspring.halting import HaltResult
 from mainspring.handle import JobHandle
 from mainspring.health import Health
-from mainspring.job import Job, Priority, Status
+from mainspring.job import Job, NewJob, Priority, Status
 from mainspring.middleware import EnqueueCall, RunCall
 from mainspring.options import Chunk, Retention
 from mainspring.retry import Retry
@@ -86,7 +89,9 @@ if TYPE_CHECKING:
     from mainspring.worker import Worker
 
 __all__ = [
+    "BatchHandle",
     "BatchNotFound",
+    "BatchProgress",
     "Breaker",
     "BreakerNotFound",
     "BusinessCalendar",
@@ -124,6 +129,7 @@ __all__ = [
     "Misfire",
     "MissingExtra",
     "Monthly",
+    "NewJob",
     "Occasion",
     "Once",
     "Person",
@@ -155,6 +161,7 @@ __all__ = [
     "Weekly",
     "Window",
     "Worker",
+    "WorkerStuck",
     "Yearly",
     "compare_schedules",
     "preview_schedule",
