@@ -7,6 +7,9 @@ log, statistics, halts, documents and the records that `mainspring copy` moves.
 What may differ is removed or put in order by `shown` and `shown_records`, and only there. The contract also leaves open
 which of several jobs with the same priority and due time is claimed first. So where there are such jobs, a claim takes
 all that are due.
+
+The steps call every method of the contract but two: `diagnose` describes each store's own files, tables and servers,
+and `sizes` may estimate. Where a store has no transactions, `ack` takes the place of `completion`.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 
 from mainspring.clock import Millis, to_datetime
-from mainspring.errors import Failure, MainspringError
+from mainspring.errors import ClaimLost, Failure, MainspringError
 from mainspring.job import (
     CLAIMABLE,
     FOREVER,
@@ -219,6 +222,7 @@ STEPS: dict[str, tuple[int, tuple[st.SearchStrategy[Any], ...]]] = {  # method: 
     "claim_known": (2, (workers, st.sampled_from(["a", "*"]), st.sampled_from(["greet", "send"]))),
     "claim_suspect": (3, (workers,)),
     "ack": (10, (some, outcomes, few_jobs, steps_of_jobs, st.booleans())),
+    "complete": (2, (some, outcomes, few_jobs, steps_of_jobs)),
     "ack_stale": (2, (some, outcomes)),
     "ack_illegal": (1, (some,)),
     "report": (1, (some, st.sampled_from([0.0, 0.25, 1.0]))),
@@ -419,6 +423,21 @@ class Comparison:
         extra = {"follow_ups": tuple(map(self.new_job, jobs)), "steps": self.steps(steps_)}
         await self.ask(lambda name, store: store.ack([self.outcome(held, name, given, with_ref, **extra)]))
         self.lost.append(held)
+
+    async def complete(
+        self,
+        which: int,
+        given: Mapping[str, Any],
+        jobs: Sequence[Mapping[str, Any]],
+        steps_: Sequence[tuple[str, int]],
+    ) -> None:
+        """Complete a job in a transaction of its handler, which may have lost its claim."""
+        every = [*self.held, *self.lost[-2:]]
+        if every:
+            held, done = every[which % len(every)], {**given, "move": Move.DONE}
+            extra: dict[str, Any] = {"follow_ups": tuple(map(self.new_job, jobs)), "steps": self.steps(steps_)}
+            await self.ask(lambda name, store: completed(store, self.outcome(held, name, done, **extra)))
+            self.held, self.lost = [other for other in self.held if other is not held], [*self.lost, held]
 
     def outcome(self, held: Held, name: str, given: Mapping[str, Any], with_ref: bool = True, **extra: Any) -> Outcome:
         claim, now = held.claims[name], self.clock.now()
@@ -626,6 +645,18 @@ class Comparison:
     async def look(self) -> None:
         """Compare everything that the stores return."""
         await self.ask(lambda _, store: everything(store, list(self.jobs)))
+
+
+async def completed(store: Store, outcome: Outcome) -> bool:
+    """Write an outcome in a transaction, or by an ack if the store has none; return whether the claim was held."""
+    if not store.transactional:
+        return await store.ack([outcome]) != [None]
+    try:
+        async with store.completion(lambda: outcome):
+            pass
+    except ClaimLost:
+        return False
+    return True
 
 
 async def everything(store: Store, ids: Sequence[str]) -> dict[str, Any]:

@@ -6,14 +6,18 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
+import re
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from mainspring.stores.protocol import Store
 from mainspring.stores.sqlite import MemoryStore, SqliteStore
-from tests.conformance.differential import Make, compare, histories
+from tests.conformance import differential
+from tests.conformance.differential import STEPS, Comparison, Make, compare, histories
 from tests.stores.sqlite.template import fresh_database
 
 MANY = int(os.environ.get("MAINSPRING_HISTORIES", "0"))
@@ -32,6 +36,13 @@ def some(number: int) -> settings:
         suppress_health_check=list(HealthCheck),
         database=None,
     )
+
+
+def test_the_steps_call_every_method_of_the_contract_but_those_that_may_differ() -> None:
+    called = set(re.findall(r"\bstore\.(\w+)\(", inspect.getsource(differential)))
+    methods = {name for name, _ in inspect.getmembers(Store, inspect.isfunction) if name[0] != "_"}
+    assert methods - called == {"diagnose", "sizes"}
+    assert vars(Comparison).keys() >= STEPS.keys()
 
 
 @some(12)
