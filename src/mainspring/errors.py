@@ -225,7 +225,7 @@ class StoreTooNew(StoreError):
     """A newer Mainspring wrote this database. Upgrade this program."""
 
 
-class Wish(Exception):
+class RunEnd(Exception):
     """A handler raises this to choose how its run ends."""
 
     def __init__(self, reason: object = "") -> None:
@@ -233,18 +233,18 @@ class Wish(Exception):
         self.reason = "" if reason is None else str(reason)  # handlers often pass the error they caught
 
 
-class Discard(Wish):
+class Discard(RunEnd):
     """Give up at once: the job becomes a dead letter, even if attempts are left."""
 
 
-class Cancel(Wish):
+class Cancel(RunEnd):
     """End the job as cancelled."""
 
 
 LONGEST_SNOOZE = timedelta(days=366_000)
 
 
-class Snooze(Wish):
+class Snooze(RunEnd):
     """Run again after a delay; this run uses no attempt."""
 
     def __init__(self, delay: timedelta | float, reason: object = "") -> None:

@@ -21,7 +21,7 @@ from mainspring.cli.parser import Commands, Parser, add_command
 from mainspring.cli.table import printable
 from mainspring.cli.terminal import Terminal
 from mainspring.debug.run import DebugResult, DebugRun, Listener
-from mainspring.errors import Wish
+from mainspring.errors import RunEnd
 from mainspring.job import NewJob
 from mainspring.stores.connect import connect
 
@@ -108,7 +108,7 @@ def say_end(terminal: Terminal, result: DebugResult) -> None:
     if result.stopped:
         terminal.say(f"stopped: {printable(result.stopped)}")
         terminal.note("give --run-steps to run what is not recorded")
-    elif isinstance(error, Wish):
+    elif isinstance(error, RunEnd):
         terminal.say(f"it ended itself with {type(error).__name__}: {printable(error.reason) or 'no reason given'}")
     elif error is not None:
         trace = of_user(error.__traceback__)

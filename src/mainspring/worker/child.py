@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from mainspring.context import UNSET, Context
-from mainspring.errors import Cancel, Discard, Snooze, Wish
+from mainspring.errors import Cancel, Discard, RunEnd, Snooze
 from mainspring.features.breakers.call import Passage
 from mainspring.job import Claim
 from mainspring.log import SetUp, running
@@ -76,9 +76,9 @@ def perform(
             value = context.effects.result
         follow_ups = [{name: getattr(job, name) for name in job.__slots__} for job in context.effects.follow_ups]
         return {"result": task.payload.dump_result(value), "follow_ups": follow_ups}
-    except Wish as wish:
-        reason = storable(wish.reason, LONGEST_MESSAGE)
-        return {"wish": kind_of(wish), "reason": reason, "delay": delay_of(wish)}
+    except RunEnd as end:
+        reason = storable(end.reason, LONGEST_MESSAGE)
+        return {"end": kind_of(end), "reason": reason, "delay": delay_of(end)}
     except BaseException as error:  # noqa: BLE001 - the parent decides what each exception means
         failure = failure_of(error)
         return {
@@ -140,9 +140,9 @@ def to_claim(data: dict[str, Any]) -> Claim:
     return Claim(**{**data, "target": target, "tags": tuple(data["tags"])})
 
 
-def kind_of(wish: Wish) -> str:
-    return next(kind.__name__ for kind in (Snooze, Cancel, Discard) if isinstance(wish, kind))
+def kind_of(end: RunEnd) -> str:
+    return next(kind.__name__ for kind in (Snooze, Cancel, Discard) if isinstance(end, kind))
 
 
-def delay_of(wish: Wish) -> float:
-    return wish.delay.total_seconds() if isinstance(wish, Snooze) else 0.0
+def delay_of(end: RunEnd) -> float:
+    return end.delay.total_seconds() if isinstance(end, Snooze) else 0.0

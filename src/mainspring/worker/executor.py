@@ -91,7 +91,7 @@ class Executor:
             run.error = TimeoutError() if run.stop is Stop.TIMEOUT else error
         try:
             return outcome_of_error(run, error, self._clock.now())
-        except Exception as broken:  # noqa: BLE001 - say of the user's own subclass of Wish; the slot must survive it
+        except Exception as broken:  # noqa: BLE001 - say of the user's own subclass of RunEnd; the slot must survive it
             return failed(run, broken, self._clock.now())
 
     # -- calls ----------------------------------------------------------------------------------

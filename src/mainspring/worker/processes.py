@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from mainspring.context import Context
-from mainspring.errors import Cancel, Discard, Snooze, Wish, WorkerCrashed
+from mainspring.errors import Cancel, Discard, RunEnd, Snooze, WorkerCrashed
 from mainspring.job import Claim, NewJob
 from mainspring.log import set_up_of_children
 from mainspring.task import Task
@@ -23,7 +23,7 @@ from mainspring.worker.failures import as_failure
 from mainspring.worker.run import Dumped
 from mainspring.worker.threads import HeldBack
 
-WISHES: dict[str, Callable[[str, float], Wish]] = {
+RUN_ENDS: dict[str, Callable[[str, float], RunEnd]] = {
     "Snooze": lambda reason, delay: Snooze(delay, reason),
     "Cancel": lambda reason, _: Cancel(reason),
     "Discard": lambda reason, _: Discard(reason),
@@ -164,8 +164,8 @@ class Processes:
     def _interpret(self, answer: dict[str, Any], context: Context) -> Any:
         if "held_back" in answer:
             raise HeldBack
-        if "wish" in answer:
-            raise WISHES[answer["wish"]](answer["reason"], answer["delay"])
+        if "end" in answer:
+            raise RUN_ENDS[answer["end"]](answer["reason"], answer["delay"])
         if "error" in answer:
             raise error_from(answer)
         for fields in answer["follow_ups"]:

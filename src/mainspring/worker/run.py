@@ -20,9 +20,9 @@ from mainspring.errors import (
     CannotStoreResult,
     Discard,
     InvalidPayload,
+    RunEnd,
     Snooze,
     UnsupportedCall,
-    Wish,
     WorkerCrashed,
 )
 from mainspring.feature import Recheck
@@ -219,7 +219,7 @@ def outcome_of_error(run: Run, error: BaseException, now: Millis) -> Outcome | N
         error = TimeoutError(f"ran longer than its timeout of {run.claim.timeout / 1000:g} s").with_traceback(
             error.__traceback__
         )
-    return by_wish(run, error, now) if isinstance(error, Wish) else failed(run, error, now)
+    return by_run_end(run, error, now) if isinstance(error, RunEnd) else failed(run, error, now)
 
 
 def suspended(run: Run, now: Millis) -> Outcome:
@@ -231,12 +231,12 @@ def suspended(run: Run, now: Millis) -> Outcome:
     return outcome(run, Move.SUSPEND, now, delay=pause.delay(run.durable.now()), waits_for=pause.key, steps=pause.steps)
 
 
-def by_wish(run: Run, wish: Wish, now: Millis) -> Outcome:
-    if isinstance(wish, Snooze):
-        return outcome(run, Move.SNOOZE, now, delay=duration(wish.delay), reason=wish.reason)
-    if isinstance(wish, Cancel):
-        return outcome(run, Move.CANCEL, now, reason=wish.reason)
-    return outcome(run, Move.DEAD, now, failure=failure_of(wish), reason=wish.reason)
+def by_run_end(run: Run, end: RunEnd, now: Millis) -> Outcome:
+    if isinstance(end, Snooze):
+        return outcome(run, Move.SNOOZE, now, delay=duration(end.delay), reason=end.reason)
+    if isinstance(end, Cancel):
+        return outcome(run, Move.CANCEL, now, reason=end.reason)
+    return outcome(run, Move.DEAD, now, failure=failure_of(end), reason=end.reason)
 
 
 def failed(run: Run, error: BaseException, now: Millis) -> Outcome:

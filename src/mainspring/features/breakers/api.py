@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from mainspring.clock import Length, Millis, duration, to_datetime
-from mainspring.errors import ConfigurationError, InvalidPayload, StoreUnavailable, Wish
+from mainspring.errors import ConfigurationError, InvalidPayload, RunEnd, StoreUnavailable
 from mainspring.events import BreakerClosed, BreakerHalfOpened, BreakerOpened
 from mainspring.features.breakers import rules
 from mainspring.features.breakers.options import OPTION, Breaker, check_name
@@ -293,7 +293,7 @@ class Breakers:
             return True
         if isinstance(error, asyncio.CancelledError) and timed_out:
             error = TimeoutError()
-        if isinstance(error, (Wish, InvalidPayload)) or not isinstance(error, self._of(name).counts):
+        if isinstance(error, (RunEnd, InvalidPayload)) or not isinstance(error, self._of(name).counts):
             return None
         return False
 
