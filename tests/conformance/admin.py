@@ -110,6 +110,8 @@ class AdminTests(StoreScenario):
         assert (job.status, job.attempts, job.crashes, job.run_at) == (Status.PENDING, 0, 0, at(clock))
         assert (job.failure, job.result, job.reason, job.progress) == (None, None, "", None)
         assert (job.finished_at, job.expires_at, job.token) == (None, None, held.token)
+        if status is not Status.RETRYING:  # a waiting job keeps showing its last run
+            assert (job.worker, job.started_at) == (None, None)
         again = await claim_one(store)
         assert (again.token > held.token, again.attempt) == (True, 1)
 

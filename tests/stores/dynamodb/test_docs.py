@@ -17,7 +17,7 @@ RIGHTS = {"BatchExecuteStatement": {"PartiQLInsert", "PartiQLUpdate"}, "Transact
 def test_the_policy_has_the_rights_that_are_needed_and_no_others() -> None:
     (policy,) = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
     granted = [action.removeprefix("dynamodb:") for statement in policy["Statement"] for action in statement["Action"]]
-    (migrating,) = re.findall(r"`mainspring migrate` needs (.*?)\sbesides", PAGE, re.DOTALL)
+    (migrating,) = re.findall(r"`mainspring migrate` also needs (.*?)\. If", PAGE, re.DOTALL)
     besides = re.findall(r"`(\w+)`", migrating)
     calls = {name for source in SOURCES for name in re.findall(r'call\(\s*"([A-Z]\w+)"', source.read_text())}
     needed = set[str]().union(*(RIGHTS.get(name, {name}) for name in calls))

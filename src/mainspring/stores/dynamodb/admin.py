@@ -248,7 +248,7 @@ async def restore(
     table: Table, row: Row, columns: Mapping[str, Any], found: Row | None, request: ChangeRequest
 ) -> None:
     """Make a finished job live again with these values. It takes its dedupe key, whose item was `found`."""
-    finished = dict.fromkeys(("result", "finished_at", "expires_at"))
+    finished = dict.fromkeys(("result", "finished_at", "expires_at", "worker", "claimed_at"))
     changes = to_attributes({**columns, **finished}) | {"traceback": None}
     changes |= place_waiting(row | changes, table.shards)
     more = await forgotten_steps(table, row, request)
