@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mainspring import Chunk, Limit, Mainspring
+from mainspring import Chunk, Limit, Mainspring, RunCall
 from mainspring.clock import since_boot
 from mainspring.errors import ConfigurationError, StoreUnavailable
 from mainspring.events import Halted, JobReleased, JobStarted
@@ -18,9 +21,22 @@ from mainspring.job import Job, Status
 from mainspring.stores.protocol import Claims, Filter, Want
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.worker import Worker, gate, intake
-from mainspring.worker.run import Run
+from mainspring.worker.run import Run, Stop
+from tests.worker import wrapped
 from tests.worker.children import app as app_of_children
-from tests.worker.working import FaultyStore, eventually, fields_of, member, new_app, reached, record, working
+from tests.worker.working import (
+    DEADLINE,
+    FaultyStore,
+    ended,
+    eventually,
+    fields_of,
+    member,
+    new_app,
+    reached,
+    record,
+    run_of,
+    working,
+)
 
 
 async def jobs_of(app: Mainspring, status: Status) -> list[Job]:
@@ -278,7 +294,165 @@ async def test_a_halt_ends_at_its_time() -> None:
         await eventually(lambda: completed(app, 1))
 
 
+# -- behind middleware ----------------------------------------------------------------------------
+
+
+class Waiting:
+    """Asynchronous middleware around a coroutine or a chunk handler that notes its calls."""
+
+    def __init__(self, app: Mainspring, kind: str) -> None:
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
+        self.calls: list[int] = []
+        app.around_run(self.around)
+
+        async def one(number: int) -> None:
+            self.calls.append(number)
+
+        async def several(numbers: list[int]) -> None:
+            self.calls.extend(numbers)
+
+        self.work: Any
+        if kind == "chunk":
+            self.work = app.task(breaker="mail", chunk=Chunk(size=3, wait=0))(several)
+        else:
+            self.work = app.task(breaker="mail")(one)
+
+    async def around(self, _call: RunCall) -> AsyncIterator[None]:
+        self.begun.set()
+        await self.go.wait()
+        yield
+
+    async def enqueue(self) -> list[str]:
+        """Return when the middleware of the jobs waits."""
+        handles = await self.work.enqueue_many([self.work.prepare(number) for number in range(3)])
+        await self.begun.wait()
+        return [handle.id for handle in handles]
+
+
+async def halt(app: Mainspring) -> None:
+    assert (await app.halt()).confirmed
+
+
+async def pause(app: Mainspring) -> None:
+    assert (await app.pause("default")).confirmed
+
+
+async def open_breaker(app: Mainspring) -> None:
+    await app.breakers.open("mail")
+
+
+async def let_go_on(app: Mainspring) -> None:
+    await app.resume()
+    await app.resume("default")
+    await app.breakers.close("mail")
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "chunk"])
+@pytest.mark.parametrize("stop", [halt, pause, open_breaker], ids=lambda stop: stop.__name__)
+async def test_a_coroutine_behind_middleware_that_waits_does_not_start_after(stop: Any, kind: str) -> None:
+    app = new_app()
+    waiting = Waiting(app, kind)
+    async with working(app):
+        ids = await waiting.enqueue()
+        await stop(app)
+        waiting.go.set()
+        status = Status.SUSPENDED if stop is open_breaker else Status.PENDING
+        jobs = await reached(app, *ids, statuses=(status, Status.COMPLETED))
+        assert ([(job.status, job.attempts) for job in jobs], waiting.calls) == ([(status, 0)] * 3, [])
+        await let_go_on(app)
+        await ended(app, *ids)
+    assert sorted(waiting.calls) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", ["plain", "chunk"])
+async def test_a_thread_whose_middleware_waits_does_not_start_after_a_halt(kind: str) -> None:
+    app = new_app()
+    begun, go, ran = threading.Event(), threading.Event(), threading.Event()
+
+    @app.around_run
+    def wait(_call: RunCall) -> Iterator[None]:
+        begun.set()
+        go.wait(DEADLINE)
+        yield
+
+    def handle(numbers: list[int]) -> None:
+        ran.set()
+
+    work: Any = app.task(chunk=Chunk(size=1))(handle) if kind == "chunk" else app.task()(handle)
+    async with working(app):
+        job = await work.enqueue(1 if kind == "chunk" else [1])
+        await eventually(begun.is_set)
+        assert (await app.halt()).confirmed
+        go.set()
+        (found,) = await reached(app, job.id, statuses=(Status.PENDING, Status.COMPLETED))
+    assert (found.status, found.attempts, ran.is_set()) == (Status.PENDING, 0, False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", [wrapped.isolated, wrapped.isolated_coroutine], ids=["plain", "coroutine"])
+async def test_a_child_process_whose_middleware_waits_does_not_start_after_a_halt(task: Any, tmp_path: Path) -> None:
+    app = wrapped.app
+    app.store = MemoryStore()
+    async with working(app, child_processes=1):
+        job = await task.using(headers={"wait in": str(tmp_path)}).enqueue()
+        await eventually((tmp_path / "begun").exists)
+        assert (await app.halt()).confirmed
+        (tmp_path / "go").touch()
+        (found,) = await reached(app, job.id, statuses=(Status.PENDING, Status.COMPLETED))
+        assert (found.status, found.attempts) == (Status.PENDING, 0)
+        await app.resume()
+        assert await job.result(DEADLINE)
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "chunk"])
+async def test_middleware_that_catches_everything_does_not_complete_a_job_that_was_held_back(kind: str) -> None:
+    app = new_app()
+
+    @app.around_run
+    async def swallow(_call: RunCall) -> AsyncIterator[None]:
+        with contextlib.suppress(BaseException):
+            yield
+
+    waiting = Waiting(app, kind)
+    async with working(app):
+        ids = await waiting.enqueue()
+        await halt(app)
+        waiting.go.set()
+        jobs = await reached(app, *ids, statuses=(Status.PENDING, Status.COMPLETED))
+    assert ([job.status for job in jobs], waiting.calls) == ([Status.PENDING] * 3, [])
+
+
+async def test_a_start_behind_middleware_that_waited_looks_at_the_halts_again_if_that_is_long_ago() -> None:
+    """Otherwise middleware that keeps the event loop busy for seconds would hold its job back each time."""
+    app = new_app()
+    waiting = Waiting(app, "coroutine")
+    async with working(app) as worker:
+        ids = await waiting.enqueue()
+        worker.parts.gate._looked_at = gate.NEVER
+        waiting.go.set()
+        await ended(app, *ids)
+        assert worker.parts.after_ack.released == 0
+    assert sorted(waiting.calls) == [0, 1, 2]
+
+
 # -- features -------------------------------------------------------------------------------------
+
+
+async def test_a_breaker_that_opens_while_a_start_looks_at_the_halts_stops_the_start() -> None:
+    app = new_app()
+    app.task(name="send", breaker="mail")(lambda: None)
+    run = run_of(app, "send", options='{"breaker": "mail"}')
+    run.admitted = True
+    async with working(app) as worker:
+        halts, worker.parts.gate._looked_at = app.store.halts, gate.NEVER
+
+        async def open_first() -> Any:
+            await app.breakers.open("mail")
+            return await halts()
+
+        app.store.halts = open_first  # type: ignore[method-assign]
+        await worker.parts.gate.end_unstartable([run])
+    assert (run.ended, run.stop) == (True, Stop.HALTED)
 
 
 @pytest.mark.parametrize("kind", ["async", "chunk"])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
+from pathlib import Path
 
 from mainspring import Mainspring, RunCall
 from mainspring.stores.sqlite import MemoryStore
@@ -22,6 +24,16 @@ def with_tenant(call: RunCall) -> Iterator[None]:
     trail.set((*trail.get(), "plain"))
     yield
     tenant.reset(token)
+
+
+@app.around_run
+def when_told(call: RunCall) -> Iterator[None]:
+    """Wait, if the job says so, until the test has written the file."""
+    if folder := call.headers.get("wait in"):
+        Path(folder, "begun").touch()
+        while not Path(folder, "go").exists():
+            time.sleep(0.003)
+    yield
 
 
 @app.around_run

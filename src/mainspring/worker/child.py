@@ -11,6 +11,7 @@ import queue
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -24,6 +25,7 @@ from mainspring.middleware import RunCall
 from mainspring.stores.engine.ack import LONGEST_MESSAGE
 from mainspring.task import Task
 from mainspring.worker.failures import failure_of, storable
+from mainspring.worker.threads import HeldBack
 
 
 def main(connection: Connection, set_up_log: SetUp | None, set_up_log_after: SetUp) -> None:
@@ -68,14 +70,15 @@ def perform(
             passage=partial(Passage, task.shared.breakers),
         )
         find_middleware(task, [(module, name) for module, name in order["middleware"]])
-        send(connection, {"ready": True})
-        if not inbox.get()["start"]:
-            return {"held_back": True}
-        value = call(task, context, order["claim"]["payload"])
+        ask = partial(ask_to_start, connection, inbox)
+        ask()
+        value = call(task, context, order["claim"]["payload"], ask)
         if context.effects.result is not UNSET:
             value = context.effects.result
         follow_ups = [{name: getattr(job, name) for name in job.__slots__} for job in context.effects.follow_ups]
         return {"result": task.payload.dump_result(value), "follow_ups": follow_ups}
+    except HeldBack:
+        return {"held_back": True}
     except RunEnd as end:
         reason = storable(end.reason, LONGEST_MESSAGE)
         return {"end": kind_of(end), "reason": reason, "delay": delay_of(end)}
@@ -89,11 +92,24 @@ def perform(
         }
 
 
-def call(task: Task[..., Any, Any], context: Context, payload: str) -> Any:
+def ask_to_start(connection: Connection, inbox: queue.SimpleQueue[dict[str, Any]]) -> None:
+    """Ask the parent whether the job may still start. Raise HeldBack if not."""
+    send(connection, {"ready": True})
+    if not inbox.get()["start"]:
+        raise HeldBack
+
+
+def call(task: Task[..., Any, Any], context: Context, payload: str, ask: Callable[[], None]) -> Any:
+    """Call the handler within all middleware. As middleware may wait, ask again just before the handler."""
     args, kwargs = task.payload.load(payload)
     if task.signature.context is not None:
         kwargs[task.signature.context] = context
-    handler = partial(task.function, *args, **kwargs)
+
+    def handler() -> Any:
+        if task.shared.middleware.runs:
+            ask()
+        return task.function(*args, **kwargs)
+
     around = task.shared.middleware.around if task.is_async else task.shared.middleware.around_here
     value = around(RunCall(task.name, (context,), task.is_async), handler)
     return asyncio.run(value) if inspect.iscoroutine(value) else value

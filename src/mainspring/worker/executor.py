@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn, Protocol
 
 from mainspring.clock import Clock
 from mainspring.job import Outcome
@@ -26,18 +26,29 @@ from mainspring.worker.threads import HeldBack, Threads
 
 log = get_log("mainspring.worker")
 
+InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+class LastCheck(Protocol):
+    """Says whether a run that has begun may still call its handler: the worker's `Gate`.
+
+    It is asked again after anything that takes a while: middleware, and getting a thread or a process ready.
+    """
+
+    def permits(self, run: Run) -> bool:
+        """Answer from what is known. Any thread may ask."""
+
+    async def still_permits(self, runs: Sequence[Run]) -> bool:
+        """Answer on the event loop, for all of the runs, and look at the store first if what is known is too old."""
+
 
 class Executor:
-    """Runs the jobs of one worker; belongs to one event loop.
-
-    `permits` says whether a run may still call its handler. It is asked inside the thread or process, as those take a
-    while to be ready.
-    """
+    """Runs the jobs of one worker; belongs to one event loop."""
 
     def __init__(
         self,
         contexts: Contexts,
-        permits: Callable[[Run], bool],
+        check: LastCheck,
         middleware: Middleware,
         threads: Threads,
         *,
@@ -45,7 +56,7 @@ class Executor:
         clock: Clock,
     ) -> None:
         self._contexts = contexts
-        self._permits = permits
+        self._check = check
         self._middleware = middleware
         self._wrapped = middleware.runs  # middleware around each run, if there is any
         self._clock = clock
@@ -110,42 +121,49 @@ class Executor:
         if not task.is_async:
             return await self._call_thread(run, handler)
         with self._deadline(run):
-            if not self._wraps(task):
-                return await handler()
-            call = RunCall(task.name, (self._contexts.of(run),), is_async=True)
-            return await self._middleware.around(call, handler)
+            return await (self._call_wrapped([run], handler, None) if self._wraps(task) else handler())
 
     async def _call_chunk(self, chunk: ChunkRun) -> Any:
         if not chunk.runs:
             return None
         call = partial(chunk.task.function, list(chunk.argument))  # a copy, as the handler may change the list
         with chunk.deadline():
+            in_thread = None if chunk.task.is_async else partial(self._in_thread, chunk.runs)
             if self._wraps(chunk.task):
-                return await self._call_wrapped_chunk(chunk, call)
-            value = call() if chunk.task.is_async else await self._in_thread(chunk.runs, call)
+                value = await self._call_wrapped(chunk.runs, call, in_thread)
+            else:
+                value = call() if in_thread is None else await in_thread(call)
             return await value if inspect.iscoroutine(value) else value
-
-    async def _call_wrapped_chunk(self, chunk: ChunkRun, call: Callable[[], Any]) -> Any:
-        contexts = tuple(self._contexts.of(run) for run in chunk.runs)
-        middleware, of_call = self._middleware, RunCall(chunk.task.name, contexts, chunk.task.is_async)
-        if chunk.task.is_async:
-            return await middleware.around(of_call, call)
-        value = await middleware.around_thread(of_call, partial(self._in_thread, chunk.runs), call)
-        return await value if inspect.iscoroutine(value) else value
 
     def _wraps(self, task: Task[..., Any, Any]) -> bool:
         return bool(self._wrapped) and not task.is_internal
 
-    def _in_thread(self, runs: list[Run], call: Callable[[], Any]) -> asyncio.Future[Any]:
-        return self._threads.run(partial(self._started, runs, call))
-
-    def _started(self, runs: list[Run], call: Callable[[], Any]) -> Any:
-        """Call the handler unless a run may not start any more. This runs in the handler's thread."""
-        if not all(map(self._permits, runs)):
-            for run in runs:
-                run.hold_back()
+    async def _call_wrapped(self, runs: list[Run], handler: Callable[[], Any], in_thread: InThread | None) -> Any:
+        """Call the handler within all middleware. As middleware may wait, check again just before the handler."""
+        call = RunCall(runs[0].task.name, tuple(map(self._contexts.of, runs)), is_async=in_thread is None)
+        if in_thread is None:
+            value = await self._middleware.around(call, partial(self._start, runs, handler))
+        else:
+            start = partial(self._start_in_thread, runs, handler)
+            value = await self._middleware.around_thread(call, in_thread, start)
+        if any(run.stop is Stop.HALTED for run in runs):  # middleware has caught HeldBack: the handler was not called
             raise HeldBack
-        return in_this_thread(runs, call)
+        return value
+
+    async def _start(self, runs: list[Run], handler: Callable[[], Awaitable[Any]]) -> Any:
+        """Call a coroutine function unless a run may not start any more."""
+        if not await self._check.still_permits(runs):
+            hold_back(runs)
+        return await handler()
+
+    def _in_thread(self, runs: list[Run], call: Callable[[], Any]) -> asyncio.Future[Any]:
+        return self._threads.run(partial(self._start_in_thread, runs, partial(in_this_thread, runs, call)))
+
+    def _start_in_thread(self, runs: list[Run], call: Callable[[], Any]) -> Any:
+        """Call the handler, or plain middleware around it, unless a run may not start any more."""
+        if not all(map(self._check.permits, runs)):
+            hold_back(runs)
+        return call()
 
     @contextlib.contextmanager
     def _deadline(self, run: Run) -> Iterator[None]:
@@ -169,7 +187,7 @@ class Executor:
         timers: list[asyncio.TimerHandle] = []
         try:
             return await self._processes.run(
-                run.task, run.claim, self._contexts.of(run), begun, partial(self._permits, run)
+                run.task, run.claim, self._contexts.of(run), begun, partial(self._check.permits, run)
             )
         except HeldBack:
             run.hold_back()
@@ -180,13 +198,11 @@ class Executor:
 
     async def _call_thread(self, run: Run, function: Callable[[], Any]) -> Any:
         """Call the handler in a thread. It cannot be stopped: at its timeout the context tells it, and we wait."""
-        context = self._contexts.of(run)
+        self._contexts.of(run)  # so that there is one to tell it
+        in_thread = partial(self._in_own_thread, run)
         with self._deadline(run):
-            if self._wraps(run.task):
-                call = RunCall(run.task.name, (context,), is_async=False)
-                value = await self._middleware.around_thread(call, partial(self._in_own_thread, run), function)
-            else:
-                value = await self._in_own_thread(run, function)
+            wrapped = self._wraps(run.task)
+            value = await (self._call_wrapped([run], function, in_thread) if wrapped else in_thread(function))
             return await self._await(run, value) if inspect.iscoroutine(value) else value
 
     def _in_own_thread(self, run: Run, function: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -199,3 +215,10 @@ class Executor:
             raise asyncio.CancelledError
         run.kill = run.slot.cancel if run.slot is not None else None
         return await work
+
+
+def hold_back(runs: Sequence[Run]) -> NoReturn:
+    """Hand back runs whose handler may not be called any more."""
+    for run in runs:
+        run.hold_back()
+    raise HeldBack

@@ -63,11 +63,17 @@ class Gate:
         """Return whether a run that has begun may still call its handler. Any thread may ask."""
         return self._is_open(run.claim.queue) and (not run.admitted or self._features.permits(run.claim))
 
+    async def still_permits(self, runs: Sequence[Run]) -> bool:
+        """Return whether all of these runs may still call their handler. If the last look is too old, look again."""
+        with contextlib.suppress(StoreError):
+            await self.refresh()
+        return all(map(self.permits, runs))
+
     async def end_unstartable(self, runs: Sequence[Run]) -> None:
         """End those of the runs that may not start any more. They may have waited for a slot for long."""
         if any(run.needs_recheck for run in runs):
             await self._end_refused(runs)
-        if not all(self._is_open(run.claim.queue) for run in runs) or self.is_shut:
+        if not all(map(self.permits, runs)) or self.is_shut:
             await self._end_halted(runs)
 
     async def _end_refused(self, runs: Sequence[Run]) -> None:
@@ -86,7 +92,10 @@ class Gate:
                 self._runs.refuse(waiting[job_id], refusal)
 
     async def _end_halted(self, runs: Sequence[Run]) -> None:
-        """End runs that are halted. If the last look at the halts is too old, look again first."""
+        """End runs that are halted. If the last look at the halts is too old, look again first.
+
+        A breaker may open during that look, so ask about more than halts after it.
+        """
         unsure = False
         if not self.is_shut:
             try:
@@ -97,7 +106,7 @@ class Gate:
         for run in runs:
             if self.is_shut:  # they were claimed before the worker was told to stop
                 self._runs.end(run, Stop.SHUTDOWN)
-            elif unsure or self.stops(run.claim.queue):
+            elif unsure or not self.permits(run):
                 self._runs.end(run, Stop.CROWDED if unsure else Stop.HALTED)
 
     def _is_open(self, queue: str) -> bool:

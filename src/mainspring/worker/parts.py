@@ -52,7 +52,7 @@ class Parts:
         contexts = Contexts(runtime, worker, self.progress, threads)
         self.executor = make_executor(
             contexts,
-            self.gate.permits,
+            self.gate,
             runtime.middleware,
             threads,
             processes=settings.child_processes,

@@ -152,14 +152,16 @@ class Processes:
             "middleware": task.shared.middleware.names,
         }
         child.send(order)
+        may = True
         while True:
             message = await child.receive()
-            if "ready" in message:  # starting a new child takes long, so ask again whether the job may start
-                child.send({"start": may_start()})
+            if "ready" in message:  # starting a new child takes long, and so may its middleware
+                may = may_start()
+                child.send({"start": may})
             elif "progress" in message:
                 context.progress(*message["progress"])
             else:
-                return message
+                return message if may else {"held_back": True}  # even if middleware caught HeldBack
 
     def _interpret(self, answer: dict[str, Any], context: Context) -> Any:
         if "held_back" in answer:

@@ -15,7 +15,7 @@ Work = tuple[contextvars.Context, Callable[[], Any], asyncio.AbstractEventLoop, 
 
 
 class HeldBack(BaseException):
-    """The job was halted between its claim and the moment when its thread or process was ready for it.
+    """The job was halted between its claim and the moment when its handler was to be called.
 
     `except Exception` does not catch it, as with a cancellation. Otherwise middleware would report it as an error.
     """
