@@ -17,7 +17,7 @@ from mainspring import Filter, HaltResult, Mainspring, Status
 from mainspring.stores.tables import RUNNING, SUSPENDED
 from tests.chaos.conftest import LONG, STORES, Chaos, each_store
 from tests.chaos.processes import Nursery, Process
-from tests.chaos.programs.halts import CHUNK_WAIT, define, starts
+from tests.chaos.programs.halts import CALL, CHUNK_WAIT, FAILING, OPENED, define, define_failing, starts
 from tests.chaos.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
@@ -151,6 +151,26 @@ def test_other_processes_are_told_that_a_breaker_opened(scene: Scene) -> None:
         await scene.wait_for_starts(1, after=app.breakers.close("service"))
 
     scene.run(open_breaker)
+
+
+@each_store
+def test_no_call_starts_in_a_process_that_has_said_that_its_breaker_opened(nursery: Nursery) -> None:
+    """Opened by the calls themselves, which all fail, with hundreds of jobs claimed ahead and in middleware."""
+    workers = [nursery.start("halts:work_for_broken_service") for _ in range(2)]
+    for worker in workers:
+        worker.wait_for("worker_started")
+    asyncio.run(enqueue_failing(nursery))
+    wait_until(lambda: nursery.ask("SELECT 1 FROM jobs") and not unsuspended(nursery), workers[0].said)
+    books = [(nursery.folder / f"calls-{worker.who}").read_text().split() for worker in workers]
+    (opener,) = [book for book in books if OPENED in book]
+    assert opener.count(CALL) >= 1
+    assert opener[opener.index(OPENED) :] == [OPENED]
+
+
+async def enqueue_failing(nursery: Nursery) -> None:
+    async with Mainspring(nursery.database.url) as app:
+        define_failing(app, lambda: None)
+        await app.enqueue_all([app.tasks[name].prepare() for _ in range(1500) for name in FAILING])
 
 
 def unsuspended(nursery: Nursery) -> int:
