@@ -392,7 +392,7 @@ async def test_a_thread_whose_middleware_waits_does_not_start_after_a_halt(kind:
 @pytest.mark.parametrize("task", [wrapped.isolated, wrapped.isolated_coroutine], ids=["plain", "coroutine"])
 async def test_a_child_process_whose_middleware_waits_does_not_start_after_a_halt(task: Any, tmp_path: Path) -> None:
     app = wrapped.app
-    app.store = MemoryStore()
+    app.runtime.store = MemoryStore()
     async with working(app, child_processes=1):
         job = await task.using(headers={"wait in": str(tmp_path)}).enqueue()
         await eventually((tmp_path / "begun").exists)
