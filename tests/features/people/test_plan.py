@@ -85,6 +85,26 @@ def born(tz: str, day: str = "12-30", now: datetime = SUMMER, **fields: Any) -> 
     return life
 
 
+# -- a clock that was ahead --------------------------------------------------------------------------------------
+
+
+def test_a_plan_that_was_moved_by_a_clock_ahead_comes_back() -> None:
+    life = born("UTC", "12-30")
+    assert life.plan
+    skipped = life.plan.beyond()
+    assert skipped.rewound(SUMMER) == life.plan
+    assert life.plan.rewound(SUMMER) is life.plan
+
+
+def test_a_plan_does_not_come_back_for_a_day_that_has_passed_or_was_sent() -> None:
+    life = born("UTC", "12-30")
+    assert life.plan
+    skipped, sent = life.plan.beyond(), life.plan.beyond(sent=True)
+    assert skipped.rewound(at(2025, 12, 31)) is skipped
+    assert sent.rewound(SUMMER) is sent
+    assert (gone := ended(sent)).rewound(SUMMER) is gone
+
+
 # -- from one time zone to another ------------------------------------------------------------------------------
 
 AUCKLAND, LOS_ANGELES = "Pacific/Auckland", "America/Los_Angeles"

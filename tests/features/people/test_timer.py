@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from mainspring import Context, Mainspring, Occasion, Person, Retry, Window, testing
+from mainspring.clock import duration
 from mainspring.errors import ConfigurationError, PersonNotFound
 from mainspring.events import OccasionFired, OccasionSkipped
 from mainspring.features.schedules.rules import tz_names
@@ -316,6 +317,36 @@ async def test_a_clock_that_jumps_sends_nothing_twice(app: Mainspring, kit: Kit,
     await kit.drain()
     await kit.time.advance_to(at(2025, 12, 1))
     assert len(sent) == 1
+
+
+async def test_what_a_clock_that_was_ahead_has_skipped_is_sent_on_its_day(
+    app: Mainspring, kit: Kit, sent: Sent
+) -> None:
+    await app.people.put(a_person("UTC", "06-07"))
+    await kit.time.advance_to(at(2025, 6, 5))
+    await drain_by_clock_ahead(app, kit, timedelta(days=7))
+    assert [(entry.on, entry.reason) for entry in await app.occasions.ledger("p1")] == [(date(2025, 6, 7), "too_late")]
+    await kit.time.advance_to(at(2026, 1, 1), raise_errors=True)
+    assert times(sent) == [at(2025, 6, 7, 9)]
+    await kit.time.advance_to(at(2027, 1, 1), raise_errors=True)
+    assert times(sent) == [at(2025, 6, 7, 9), at(2026, 6, 7, 9)]
+
+
+async def test_what_a_clock_that_was_ahead_has_sent_is_not_sent_again(app: Mainspring, kit: Kit, sent: Sent) -> None:
+    await app.people.put(a_person("UTC", "06-07"))
+    await kit.time.advance_to(at(2025, 6, 5))
+    await drain_by_clock_ahead(app, kit, timedelta(days=3))
+    assert len(sent) == 1
+    await kit.time.advance_to(at(2027, 1, 1), raise_errors=True)
+    assert times(sent) == [at(2025, 6, 8), at(2026, 6, 7, 9)]
+
+
+async def drain_by_clock_ahead(app: Mainspring, kit: Kit, ahead: timedelta) -> None:
+    """Work by a clock that is ahead, set it right, and do what a worker does then."""
+    kit.clock.shift(ahead)
+    await kit.drain(raise_errors=True)
+    kit.clock.shift(-ahead)
+    await app.runtime.timers.clock_went_back(duration(ahead))
 
 
 async def test_a_halt_that_refuses_jobs_is_waited_out(app: Mainspring, kit: Kit, sent: Sent) -> None:
