@@ -152,6 +152,11 @@ class Feature:
     async def settled(self) -> None:
         """Return when it has no operation under way at the store."""
 
+    # -- when something else has changed ------------------------------------------------------------
+
+    async def state_changed(self) -> None:
+        """Read again what it keeps in memory: another process has changed shared state, see `Bundle.spread`."""
+
 
 class Features:
     """All features of an application, in the order in which jobs meet them."""
@@ -245,6 +250,11 @@ class Features:
         """Wait until no feature has an operation under way: after this, a stopping worker may close the store."""
         for feature in self._settling:
             await feature.settled()
+
+    async def state_changed(self) -> None:
+        """Tell all features that another process has changed shared state."""
+        for feature in self.all:
+            await feature.state_changed()
 
     def _jobs_of_each(
         self, claims: Sequence[Claim], results: Mapping[str, RunResult] | None = None

@@ -90,7 +90,7 @@ class Worker:
             "after-ack": parts.after_ack.step,
             "progress": parts.progress.step,
             "gate": parts.gate.step,
-            "breakers": self._breakers_step,
+            "state": self._state_step,
             "timers": self._timer_step,
             "maintenance": self._maintenance_step,
             unknown_tasks.LOOP: parts.unknown_tasks.step,
@@ -227,11 +227,11 @@ class Worker:
         if Wake.STATE in wake:
             self._state_changed.set()
 
-    async def _breakers_step(self) -> None:
-        """Look at breakers that another process has opened or closed."""
+    async def _state_step(self) -> None:
+        """Let the features read what another process has changed, such as a breaker that it opened or closed."""
         await self._state_changed.wait()
         self._state_changed.clear()
-        await self.runtime.breakers.refresh()
+        await self.runtime.features.state_changed()
 
     async def _timer_step(self) -> None:
         """Fire what is due. Other workers do the same; the second one finds that it is done."""

@@ -14,7 +14,7 @@ from typing import Any
 from mainspring import Breaker, Chunk, Mainspring, RunCall
 from mainspring.cli import logs
 from mainspring.events import BreakerOpened, Event
-from mainspring.features.breakers import api as breakers
+from mainspring.features.breakers import storage as breakers
 from mainspring.worker import Worker
 
 START = struct.Struct("<Q")  # CLOCK_MONOTONIC, nanoseconds

@@ -19,22 +19,22 @@ class Passage:
         self._breakers = breakers
         self._name = check_name(name)
         self._timed_out = timed_out
-        self._who = ""
+        self._call_id = ""
 
     async def __aenter__(self) -> None:
-        self._who = new_id()
-        admission = await self._breakers.admit(self._name, [self._who])
-        if self._who not in admission.granted:
+        self._call_id = new_id()
+        admission = await self._breakers.admit(self._name, [self._call_id])
+        if self._call_id not in admission.granted:
             raise Snooze(timedelta(milliseconds=admission.delay()), reason_of(self._name))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._breakers.note(self._name, self._who, well=self._verdict(error))
+        await self._breakers.note(self._name, self._call_id, well=self._verdict(error))
 
     def __enter__(self) -> None:
         if self._breakers.admits_at_once(self._name):
-            self._who = new_id()
+            self._call_id = new_id()
         else:
             self._breakers.run(self.__aenter__())
 
@@ -42,8 +42,8 @@ class Passage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         breakers, well = self._breakers, self._verdict(error)
-        if breakers.must_tell(self._name, self._who, well=well):
-            self._breakers.run(breakers.tell(self._name, self._who, well=well))
+        if breakers.must_tell(self._name, self._call_id, well=well):
+            self._breakers.run(breakers.tell(self._name, self._call_id, well=well))
 
     def _verdict(self, error: BaseException | None) -> bool | None:
         return self._breakers.verdict(self._name, error, timed_out=self._timed_out())

@@ -7,9 +7,10 @@ from functools import partial
 
 from mainspring.clock import Millis
 from mainspring.feature import Candidate, Feature, Recheck, Refusal, refuse
-from mainspring.features.breakers.api import BreakerAdmission, Breakers, key_of, reason_of
+from mainspring.features.breakers.api import BreakerAdmission, Breakers, reason_of
 from mainspring.features.breakers.options import OPTION
 from mainspring.features.breakers.rules import Phase
+from mainspring.features.breakers.storage import waiting_key
 from mainspring.job import Claim, Move
 
 
@@ -49,7 +50,7 @@ class BreakersFeature(Feature):
 
     def _suspend(self, name: str, claim: Claim, delay: Millis, recheck: Recheck) -> Refusal:
         return refuse(
-            claim, Move.SUSPEND, delay=delay, waits_for=key_of(name), blocked=True, reason=reason_of(name),
+            claim, Move.SUSPEND, delay=delay, waits_for=waiting_key(name), blocked=True, reason=reason_of(name),
             recheck=recheck,
         )  # fmt: skip
 
@@ -66,3 +67,6 @@ class BreakersFeature(Feature):
         if job.run_result.error is None and job.run_result.outcome.move is not Move.DONE:
             return None  # for example, the result could not be stored
         return self._breakers.verdict(job.option, job.run_result.error)
+
+    async def state_changed(self) -> None:
+        await self._breakers.circuits.refresh()

@@ -72,7 +72,7 @@ class Circuit:
             since=self.since - back,
             until=None if self.until is None else self.until - back,
             slices=tuple(part._replace(start=part.start - back) for part in self.slices),
-            probes={job: end - back for job, end in self.probes.items()},
+            probes={probe: end - back for probe, end in self.probes.items()},
         )
 
     def phase_at(self, now: Millis) -> Phase:
@@ -110,18 +110,18 @@ def opened(circuit: Circuit, breaker: Breaker, now: Millis, reason: str) -> Circ
     return Circuit(Phase.OPEN, now, until=now + breaker.open_length(times), times=times, reason=reason)
 
 
-def ask(circuit: Circuit, who: Iterable[str], breaker: Breaker, now: Millis) -> tuple[Circuit, frozenset[str]]:
-    """Return the circuit and which callers may go through now; if it is half open, they are probes."""
+def ask(circuit: Circuit, call_ids: Iterable[str], breaker: Breaker, now: Millis) -> tuple[Circuit, frozenset[str]]:
+    """Return the circuit and which calls may go through now; if it is half open, they are probes."""
     phase = circuit.phase_at(now)
     if phase is Phase.CLOSED:
-        return circuit, frozenset(who)
+        return circuit, frozenset(call_ids)
     if phase is Phase.OPEN:
         return circuit, frozenset()
     if circuit.phase is Phase.OPEN:
         circuit = Circuit(Phase.HALF_OPEN, now, times=circuit.times, reason=circuit.reason)
     waited_for = sum(end > now for end in circuit.probes.values())
     room = max(0, breaker.probes - circuit.passed - waited_for)
-    let_in = [probe for probe in who if probe not in circuit.probes][:room]
+    let_in = [probe for probe in call_ids if probe not in circuit.probes][:room]
     if not let_in:
         return circuit, frozenset()
     known = {probe: end for probe, end in circuit.probes.items() if end > now - SLOWEST_PROBE}
