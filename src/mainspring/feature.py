@@ -157,6 +157,11 @@ class Feature:
     async def state_changed(self) -> None:
         """Read again what it keeps in memory: another process has changed shared state, see `Bundle.spread`."""
 
+    async def clock_went_back(self, by: Millis) -> None:
+        """Repair what was planned by a clock that was ahead by this much."""
+        for timer in self.timers:
+            await timer.clock_went_back(by)
+
 
 class Features:
     """All features of an application, in the order in which jobs meet them."""

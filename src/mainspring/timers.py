@@ -77,8 +77,8 @@ class Timers:
             await timer.recover()
 
     async def clock_went_back(self, by: Millis) -> None:
-        for timer in self._timers():
-            await timer.clock_went_back(by)
+        for feature in self._features.all:
+            await feature.clock_went_back(by)
 
     async def run_due(self) -> Millis | None:
         """Fire everything that is due; return when the next document is due, if there is one.

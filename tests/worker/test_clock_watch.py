@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from mainspring import Context, Limit, Mainspring, Rate, Retention, Retry
+from mainspring import Breaker, Context, Limit, Mainspring, Rate, Retention, Retry
 from mainspring.clock import SETTLE_SECONDS, SteadyClock
 from mainspring.events import ClockHeld, ClockSettled, ScheduleFired
+from mainspring.features.breakers.rules import Phase
 from mainspring.features.limits.options import COLLECTION as LIMITS
 from mainspring.health import State
 from mainspring.job import Job, Status
@@ -24,7 +25,7 @@ from mainspring.stores.protocol import Store
 from mainspring.stores.sqlite import MemoryStore, SqliteStore
 from mainspring.testing.clock import ManualClock
 from mainspring.worker import maintenance
-from mainspring.worker.clock_watch import ClockWatch
+from mainspring.worker.clock_watch import ClockWatch, put_right
 from tests.dynamodb import FreshStore
 from tests.worker.working import DEADLINE, eventually, working
 
@@ -76,6 +77,17 @@ class Shop:
         async def sleeper(ctx: Context) -> None:
             await ctx.sleep(60)
             note("slept")
+
+        app.breakers.configure("mail", Breaker(probes=1))
+
+        @app.task(name="guarded", breaker="mail")
+        async def guarded() -> None:
+            note("guarded")
+
+        @app.task(name="calling")
+        async def calling(ctx: Context) -> None:
+            async with ctx.breaker("mail"):
+                note("calling")
 
         @app.every("*/20 * * * *", id="often")
         @app.task(name="tick")
@@ -201,6 +213,33 @@ async def test_jobs_run_on_after_a_clock_that_was_ahead_goes_back(shop: Shop) ->
     assert len(set(utc)) == len(utc)
 
 
+async def test_a_breaker_that_opened_by_a_clock_that_was_ahead_closes_in_time(shop: Shop) -> None:
+    app, machine = shop.app, shop.machine
+    async with working(app, concurrency=10):
+        machine.shift(HOUR)
+        await shop.pass_by(SETTLE_SECONDS, lambda: len(shop.settled) == 1)
+        await app.breakers.open("mail", open_for=60)
+        held_back = [(await shop.enqueue(task)).id for task in ("guarded", "calling")]
+        await eventually(lambda: all_wait_for_the_breaker(app, held_back))
+        machine.shift(-HOUR)
+        await shop.pass_by(SETTLE_SECONDS, lambda: len(shop.settled) == 2)
+        assert shop.ran == []
+        await shop.pass_by(60, lambda: sorted(shop.ran) == ["calling", "guarded"])
+        assert (await app.breakers.get("mail")).phase is Phase.CLOSED
+
+
+async def test_a_second_worker_does_not_move_a_retry_again() -> None:
+    machine = ManualClock(START)
+    shop = Shop(Mainspring(MemoryStore(clock=machine)), machine)
+    job = await shop.enqueue("flaky")
+    await shop.app.worker().drain()
+    machine.shift(-HOUR)
+    for _ in range(2):
+        await put_right(shop.app.runtime, HOUR * 1000)
+    assert [job.run_at for job in await find(shop.app, job.id)] == [shop.app.now() + timedelta(seconds=60)]
+    await shop.app.close()
+
+
 async def test_a_worker_that_starts_after_the_clock_went_back_repairs_the_times(tmp_path: Path) -> None:
     machine = ManualClock(START + timedelta(hours=1))
     before = Shop(Mainspring(store_of("sqlite", tmp_path, machine)), machine)
@@ -253,6 +292,10 @@ async def test_a_jump_of_a_year_deletes_nothing_even_if_it_is_accepted(
 
 async def find(app: Mainspring, job_id: str) -> list[Job]:
     return await app.store.get([job_id])
+
+
+async def all_wait_for_the_breaker(app: Mainspring, ids: list[str]) -> bool:
+    return all(job.reason == "the circuit breaker 'mail' is open" for job in await app.store.get(ids))
 
 
 async def is_completed(app: Mainspring, job_id: str) -> bool:

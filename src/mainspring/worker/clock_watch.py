@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import timedelta
 
 from mainspring.clock import DOUBT, GREAT_LEAP, SKEW, Millis, SteadyClock, duration, elapsed_by, to_datetime
@@ -22,6 +23,7 @@ LONG_GAP: Millis = duration(timedelta(days=7))  # after such a gap, either no wo
 GAP_DOUBT: Millis = duration(timedelta(hours=1))  # for how long nothing is deleted after such a gap
 PAGE_SIZE = 500  # jobs to change at a time
 HOUR: Millis = duration(timedelta(hours=1))
+MAX_SNOOZE: Millis = HOUR  # jobs that were snoozed for longer keep their time: there may be very many jobs for later
 RETENTION_WAITS = (
     "the clock is days ahead of what it was: nothing is deleted for another {hours:.1f} h, in case it is wrong"
 )
@@ -121,19 +123,30 @@ async def put_right(runtime: Runtime, by: Millis) -> None:
     now = runtime.store.clock.now()
     new = Filter(statuses=(Status.PENDING,), created_after=to_datetime(now + SKEW))
     due = [job.id async for job in runtime.jobs.all(new) if job.run_at <= job.created_at]
-    retries = Filter(statuses=(Status.RETRYING,), due_after=to_datetime(now + SKEW))
-    moved = {job.id: at async for job in runtime.jobs.all(retries) if (at := retry_time(job, now)) is not None}
+    moved = {job.id: at async for job in put_off(runtime, now, by) if (at := next_run_time(job, now)) is not None}
     for begin in range(0, len(due), PAGE_SIZE):
         await move(runtime, due[begin : begin + PAGE_SIZE], now)
     for job_id, at in moved.items():
         await move(runtime, [job_id], at)
-    log.warning("clock_went_back", due=len(due), retries=len(moved))
+    log.warning("clock_went_back", due=len(due), put_off=len(moved))
 
 
-def retry_time(job: Job, now: Millis) -> Millis | None:
-    """Return a time as far from now as the retry was from the run that failed; None if that run's time was right."""
-    here = to_datetime(now)
-    if job.started_at is None or job.started_at <= here + timedelta(milliseconds=SKEW):
+async def put_off(runtime: Runtime, now: Millis, by: Millis) -> AsyncIterator[Job]:
+    """Yield the jobs whose last run may have put them off, by a retry or a snooze, with a clock that was ahead."""
+    later = to_datetime(now + SKEW)
+    async for job in runtime.jobs.all(Filter(statuses=(Status.RETRYING,), due_after=later)):
+        yield job
+    last = to_datetime(now + by + MAX_SNOOZE)
+    async for job in runtime.jobs.all(Filter(statuses=(Status.PENDING,), due_after=later, due_before=last)):
+        yield job
+
+
+def next_run_time(job: Job, now: Millis) -> Millis | None:
+    """Return a time as far from now as the next run was from the last one; None if that run's time was right.
+
+    Several workers do this at about the same time. A job that is due before its last run began was moved by another.
+    """
+    if job.started_at is None or job.started_at <= to_datetime(now + SKEW) or job.run_at < job.started_at:
         return None
     return now + duration(job.run_at - job.started_at)
 

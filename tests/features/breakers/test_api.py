@@ -236,6 +236,26 @@ async def test_calls_go_through_while_the_store_is_unavailable(
     assert await phase(app) is Phase.OPEN, "what was counted meanwhile is lost"
 
 
+async def test_a_clock_that_went_back_does_not_keep_it_open(app: Mainspring, kit: Kit) -> None:
+    """Each read moves the times that are ahead back to now. If that were not written, it would happen for an hour."""
+    await app.breakers.open("mail", open_for=60)
+    kit.clock.shift(-3600)
+    for _ in range(30):
+        assert not (await app.breakers.admit("mail", ["a"])).granted
+        kit.clock.advance(2)
+    assert (await app.breakers.admit("mail", ["a"])).granted == {"a"}
+
+
+async def test_what_others_have_written_by_a_clock_that_is_ahead_delays_no_job_for_longer(
+    app: Mainspring, kit: Kit
+) -> None:
+    assert (await app.breakers.admit("mail", ["a"])).granted
+    await app.breakers.open("mail", open_for=60)
+    kit.clock.shift(-3600)
+    await app.runtime.features.state_changed()
+    assert (await app.breakers.admit("mail", ["a"])).delay() <= 61_000
+
+
 async def test_directly_called_handlers_pass(app: Mainspring, service: Service) -> None:
     await app.tasks["within"]()
     app.tasks["in_thread"]()

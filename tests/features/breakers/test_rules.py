@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mainspring import Breaker
+from mainspring.clock import SKEW
 from mainspring.errors import ConfigurationError
 from mainspring.features.breakers.rules import PROBE_LEASE, Circuit, Phase, Slice, answer, ask, merge
 
@@ -112,6 +113,15 @@ def test_what_was_begun_before_it_opened_says_nothing() -> None:
     assert merge(circuit, results(0, 9, now), BREAKER, now) == circuit
     closed = answer(circuit, {"a": True, "b": True}, BREAKER, now)
     assert merge(closed, results(0, 9, now - 5000), BREAKER, now).phase is Phase.CLOSED
+
+
+def test_what_a_clock_that_was_ahead_has_written_moves_back_to_now() -> None:
+    circuit, now = half_open()
+    assert circuit.rewound(now - SKEW) is circuit
+    assert opened().rewound(NOW - 3_600_000).until == NOW - 3_600_000 + 30_000
+    assert set(circuit.rewound(now - 3_600_000).probes.values()) == {now - 3_600_000 + PROBE_LEASE}
+    counted = merge(Circuit(), results(1, 1), BREAKER, NOW).rewound(NOW - 3_600_000)
+    assert (counted.since, counted.counted(BREAKER, NOW - 3_600_000)) == (0, (1, 1))
 
 
 def test_it_is_read_as_it_was_written() -> None:

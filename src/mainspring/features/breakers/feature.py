@@ -70,3 +70,7 @@ class BreakersFeature(Feature):
 
     async def state_changed(self) -> None:
         await self._breakers.circuits.refresh()
+
+    async def clock_went_back(self, by: Millis) -> None:
+        del by
+        await self._breakers.circuits.rewind()

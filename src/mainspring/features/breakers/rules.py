@@ -69,7 +69,7 @@ class Circuit:
         back = newest - now
         return replace(
             self,
-            since=self.since - back,
+            since=max(0, self.since - back),
             until=None if self.until is None else self.until - back,
             slices=tuple(part._replace(start=part.start - back) for part in self.slices),
             probes={probe: end - back for probe, end in self.probes.items()},

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -61,7 +61,7 @@ class View:
             if tick < self.tick:
                 return
             self.tick = tick
-            if self.circuit is not None and self.circuit.phase is not seen.phase:
+            if self.circuit is not None and (self.circuit.phase, self.circuit.since) != (seen.phase, seen.since):
                 self.deferred = 0
             if seen.phase is not Phase.CLOSED:
                 self.results.clear()
@@ -152,7 +152,7 @@ class Circuits:
             return view.circuit
 
     def _read(self, document: Document) -> Circuit:
-        return Circuit.from_json(document.data)
+        return Circuit.from_json(document.data).rewound(self._services.store.clock.now())
 
     async def _look(self, name: str) -> Document | None:
         return next(iter(await self._services.store.documents([Key(COLLECTION, "", name)])), None)
@@ -176,30 +176,43 @@ class Circuits:
             view.syncing = False
 
     async def change(self, name: str, decide: Callable[[Circuit, Millis], tuple[Circuit, T]]) -> T:
-        """Read, decide and write; do it again if another process was quicker."""
+        """Read, decide and write; do it again if another process was quicker.
+
+        A circuit that a clock which was ahead has written is written as rewound, whatever is decided: if each read
+        rewound it anew, it would stay open until that time comes.
+        """
         while True:
             tick = next(self._ticks)
             found, now = await self._look(name), self._services.store.clock.now()
-            before = Circuit() if found is None else Circuit.from_json(found.data).rewound(now)
+            stored = Circuit() if found is None else Circuit.from_json(found.data)
+            before = stored.rewound(now)
             after, answer = decide(before, now)
             spread = after.phase is not before.phase
-            if after != before and not await self._write(name, after, found, spread=spread):
+            if after != stored and not await self._write(name, after, found, spread=spread):
                 continue
-            self.view(name).saw(after, now, tick if after == before else next(self._ticks))
+            self.view(name).saw(after, now, tick if after == stored else next(self._ticks))
             if spread:
                 self._report(name, before, after)
-            if spread and after.phase is Phase.CLOSED:
-                await self._wake(name)
+            if before is not stored or (spread and after.phase is Phase.CLOSED):
+                await self._wake([name])
             return answer
+
+    async def rewind(self) -> None:
+        """Repair what a clock that was ahead has written. Jobs that wait ask again, as it also set their times."""
+        names = await self.all()
+        for name in names:
+            await self.change(name, lambda before, _: (before, None))
+        await self._wake(names)
 
     async def _write(self, name: str, after: Circuit, found: Document | None, *, spread: bool) -> bool:
         expected = ABSENT if found is None else found.version
         write = Write(Key(COLLECTION, "", name), after.to_json(), expected=expected)
         return (await self._services.store.write([Bundle((write,), spread=spread)]))[0] is not None
 
-    async def _wake(self, name: str) -> None:
+    async def _wake(self, names: Collection[str]) -> None:
         """Wake the jobs that wait. If the process dies before it does so, they come back later, by their own times."""
-        await self._services.store.wake({waiting_key(name): ALL_WAITING})
+        if names:
+            await self._services.store.wake({waiting_key(name): ALL_WAITING for name in names})
 
     def _report(self, name: str, before: Circuit, after: Circuit) -> None:
         """Report a change, in the one process that wrote it."""
