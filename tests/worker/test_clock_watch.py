@@ -27,7 +27,7 @@ from mainspring.testing.clock import ManualClock
 from mainspring.worker import maintenance
 from mainspring.worker.clock_watch import ClockWatch, put_right
 from tests.dynamodb import FreshStore
-from tests.worker.working import DEADLINE, eventually, working
+from tests.worker.working import DEADLINE, eventually, fields_of, working
 
 pytestmark = pytest.mark.slow
 
@@ -185,7 +185,7 @@ async def test_a_jump_of_a_few_seconds_is_not_reported() -> None:
     await shop.app.close()
 
 
-async def test_jobs_run_on_after_a_clock_that_was_ahead_goes_back(shop: Shop) -> None:
+async def test_jobs_run_on_after_a_clock_that_was_ahead_goes_back(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     """Jobs wait for limits, a retry waits, and schedules have fired, all by a clock that was an hour ahead."""
     app, machine = shop.app, shop.machine
     async with working(app, concurrency=10):
@@ -202,6 +202,7 @@ async def test_jobs_run_on_after_a_clock_that_was_ahead_goes_back(shop: Shop) ->
         machine.shift(-HOUR)
         await eventually(lambda: shop.held == [HOUR, pytest.approx(-HOUR, abs=5)])
         await shop.pass_by(SETTLE_SECONDS, lambda: len(shop.settled) == 2)
+        await eventually(lambda: fields_of(caplog, "clock_went_back"))  # the times are repaired, by this time
         shop.gate.set()
         await shop.enqueue("rated")
         await shop.pass_by(3, lambda: "limited" in shop.ran and shop.ran.count("rated") >= 2)
@@ -213,7 +214,9 @@ async def test_jobs_run_on_after_a_clock_that_was_ahead_goes_back(shop: Shop) ->
     assert len(set(utc)) == len(utc)
 
 
-async def test_a_breaker_that_opened_by_a_clock_that_was_ahead_closes_in_time(shop: Shop) -> None:
+async def test_a_breaker_that_opened_by_a_clock_that_was_ahead_closes_in_time(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
     app, machine = shop.app, shop.machine
     async with working(app, concurrency=10):
         machine.shift(HOUR)
@@ -223,6 +226,7 @@ async def test_a_breaker_that_opened_by_a_clock_that_was_ahead_closes_in_time(sh
         await eventually(lambda: all_wait_for_the_breaker(app, held_back))
         machine.shift(-HOUR)
         await shop.pass_by(SETTLE_SECONDS, lambda: len(shop.settled) == 2)
+        await eventually(lambda: fields_of(caplog, "clock_went_back"))  # the times are repaired, by this time
         assert shop.ran == []
         await shop.pass_by(60, lambda: sorted(shop.ran) == ["calling", "guarded"])
         assert (await app.breakers.get("mail")).phase is Phase.CLOSED
