@@ -152,7 +152,7 @@ def test_a_zombie_works_again_once_it_goes_on(nursery: Nursery) -> None:
 
 @each_store
 def test_a_machine_that_slept_takes_nothing_from_its_workers(nursery: Nursery, chaos: Chaos) -> None:
-    """All stop and go on together, as when a laptop or a virtual machine is suspended: nobody was dead."""
+    """All stop and go on together, as when a laptop or a virtual machine is suspended: no worker was dead."""
     alone: dict[str, Any] = {"concurrency": 1, "prefetch": 0, "settings": "lease=2"}
     workers = [nursery.start("work:work", **alone, **WORKER) for _ in range(2)]
     nursery.run("enqueue:some", number=2, task="held")
@@ -161,7 +161,7 @@ def test_a_machine_that_slept_takes_nothing_from_its_workers(nursery: Nursery, c
         wait_for_heartbeats(nursery, workers)
         suspend(workers, seconds=2.5)
     (nursery.folder / "go-1").touch()
-    wait_until(lambda: len(nursery.ledger.done) >= 2, lambda: "the end of both")
+    nursery.wait_until_all_is_finished()
     assert nursery.ask("SELECT token, crashes FROM archive WHERE task = 'held'") == [(1, 0), (1, 0)]
 
 

@@ -34,7 +34,7 @@ from tests.worker.working import claim_of, ended, eventually, reached, record, w
 
 @pytest.fixture
 def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mainspring]:
-    monkeypatch.setattr(children.app, "store", MemoryStore())
+    monkeypatch.setattr(children.app.runtime, "store", MemoryStore())
     monkeypatch.setattr(children.app.runtime.bus, "_subscribers", type(children.app.runtime.bus._subscribers)(list))
     children.app.runtime.bus._wanted.clear()
     yield children.app
