@@ -202,6 +202,17 @@ class HaltTests(StoreScenario):
         assert await store.count(Filter()) == 0
         await put(store, queue="sms")
 
+    async def test_a_refusal_names_the_halt_of_the_system_first(self, store: Store, clock: ManualClock) -> None:
+        """Then the first queue by name, in whichever order they were paused."""
+        for queue in ("sms", "mail", None):
+            await store.halt(a_halt(clock, queue=queue, accept=False))
+        both = [new_job(queue="sms"), new_job(queue="mail")]
+        with pytest.raises(SystemHalted, match="the system is halted"):
+            await store.insert(both)
+        await store.resume(BY)
+        with pytest.raises(SystemHalted, match="queue 'mail' is paused"):
+            await store.insert(both)
+
     async def test_a_halt_and_pauses_are_independent(self, store: Store, clock: ManualClock) -> None:
         await store.halt(a_halt(clock))
         await store.halt(a_halt(clock, queue="mail"))

@@ -10,8 +10,11 @@ from mainspring.stores.protocol import COPIER, EVERY_QUEUE, Halt, WorkerInfo
 
 
 def refuse_while_halted(halts: Iterable[Halt], queues: Collection[str]) -> None:
-    """Raise if one of the halts rejects new jobs of these queues."""
-    for halt in halts:
+    """Raise if one of the halts rejects new jobs of these queues.
+
+    The error names the halt of the whole system first: to resume a queue would not help while that is in force.
+    """
+    for halt in sorted(halts, key=lambda halt: halt.queue or ""):
         if not halt.accept and (halt.queue is None or halt.queue in queues):
             what = "the system is halted" if halt.queue is None else f"queue {halt.queue!r} is paused"
             why = f"by {halt.actor} ({halt.reason or 'no reason given'})"
