@@ -191,6 +191,15 @@ class ClaimTests(StoreScenario):
         urgent = await put(store, queue="b", priority=Priority.URGENT)
         assert [held.id for held in await claim(store, queue="*")] == [urgent, low]
 
+    async def test_a_star_serves_the_queue_that_waited_longest_first(self, store: Store, clock: ManualClock) -> None:
+        """It takes all that it has room for from there, also jobs that came after those of other queues."""
+        jobs: dict[str, str] = {}
+        for name in ("b1", "a1", "b2", "a2", "b3"):
+            jobs[await put(store, queue=name[0])] = name
+            clock.advance(1)
+        claims = [await claim(store, limit, queue="*") for limit in (2, 2, 2)]
+        assert [[jobs[held.id] for held in taken] for taken in claims] == [["b1", "b2"], ["a1", "a2"], ["b3"]]
+
     async def test_a_star_has_one_limit_for_all_queues(self, store: Store) -> None:
         for queue in ("a", "b", "c"):
             await put_many(store, 2, queue=queue)

@@ -402,7 +402,9 @@ class Store(Protocol):
     ) -> Claims:
         """Claim due jobs, at most `limit` in all: by priority, then by due time; none while halted or paused.
 
-        Suspended jobs whose time has come are claimed too.
+        Suspended jobs whose time has come are claimed too. Of several queues with due jobs of one priority, the queue
+        whose first job has waited longest is served first, as far as there is room, and then the next one: to merge
+        them by due time, a store would have to read the first jobs of all queues for each claim.
 
         With `tasks`, claim only jobs of these tasks. Jobs of other tasks stay due, unchanged, for workers that know
         them. The cost of a claim must not grow with their number: a store may set each of them aside once, and later

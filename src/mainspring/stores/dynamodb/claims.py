@@ -335,32 +335,13 @@ def choose(table: Table, request: ClaimRequest, queue_entries: Sequence[QueueEnt
     now = table.clock.now()
     chosen: list[IndexEntry] = []
     plan = shares(levels, room, now=now, patience=table.patience, turn=request.turn)
-    for level, most in merged(plan):
-        entries = sorted(
-            (
-                entry
-                for share in level
-                for entry in by_level[share.queue, share.priority]
-                if entry.id not in request.tried
-            ),
-            key=lambda entry: (entry.due, entry.id),
-        )
-        once = list({entry.id: entry for entry in entries}.values())
+    for level, most in plan:
+        entries = by_level[level.queue, level.priority]
+        once = list({entry.id: entry for entry in entries if entry.id not in request.tried}.values())
         part = once[: min(most, room - len(chosen))]
         request.tried.update(entry.id for entry in part)
         chosen += part
     return chosen
-
-
-def merged(plan: Sequence[tuple[Level, int]]) -> list[tuple[list[Level], int]]:
-    """Merge neighbours of one priority, so that a worker of every queue takes their jobs by due time."""
-    lines: list[tuple[list[Level], int]] = []
-    for level, most in plan:
-        if lines and lines[-1][1] == most and lines[-1][0][-1].priority == level.priority:
-            lines[-1][0].append(level)
-        else:
-            lines.append(([level], most))
-    return lines
 
 
 async def take(table: Table, request: ClaimRequest, chosen: Sequence[IndexEntry]) -> list[Row]:
