@@ -325,6 +325,22 @@ class ClaimTests(StoreScenario):
         assert await claim(store, queue="sms", solo=True) == []
         assert len(await claim(store, queue="*", solo=True)) == 1
 
+    async def test_a_solo_claim_of_every_queue_takes_the_longest_waiting_suspect(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        suspects = []
+        for queue in ("sms", "mail", "print"):
+            suspects.append(await crashed(store, queue=queue))
+            clock.advance(1)
+        assert [(await claim_one(store, queue="*", solo=True)).id for _ in suspects] == suspects
+
+    async def test_a_solo_claim_keeps_to_its_limits(self, store: Store) -> None:
+        await crashed(store, queue="mail")
+        assert await claim(store, 0, queue="mail", solo=True) == []
+        wants = [Want("mail", 0), Want("sms", 1)]
+        assert (await store.claim("w1", wants, solo=True)).jobs == []
+        assert (await store.claim("w1", [Want("mail", 1)], limit=0, solo=True)).jobs == []
+
     async def test_a_suspect_that_is_handed_back_stays_one(self, store: Store) -> None:
         suspect = await crashed(store)
         await end(store, await claim_one(store, solo=True), Move.RELEASE)

@@ -395,7 +395,7 @@ async def take_suspect(table: Table, request: ClaimRequest, task_entries: Sequen
         due = [
             entry
             for by_task in task_entries
-            if want.queue in {EVERY_QUEUE, by_task.queue}
+            if want.limit > 0 and want.queue in {EVERY_QUEUE, by_task.queue}
             for entry in by_task.suspects
         ]
         for entry in sorted(due, key=lambda suspect: (suspect.due, suspect.id)):

@@ -8,7 +8,7 @@ from typing import Any
 
 from mainspring.clock import Millis, to_millis
 from mainspring.job import UNTIL_WOKEN, Status
-from mainspring.stores.protocol import EVERY_QUEUE, Halt
+from mainspring.stores.protocol import EVERY_QUEUE, Halt, Want
 
 SMALLEST_SHARED_CLAIM = 4  # jobs; smaller claims are not divided among starving levels, see `shares`
 
@@ -71,6 +71,13 @@ def head_of(
             unknown.add(task)
     own = {task: head for task, head in suspects.items() if knows(tasks, task)}
     return Head(queue, [levels[priority] for priority in sorted(levels)], own, unknown)
+
+
+def due_suspects(want: Want, heads: Iterable[Head], now: Millis) -> list[tuple[str, str]]:
+    """Return the queues and tasks that have due suspects, the one whose suspect has waited longest first."""
+    wanted = [head for head in heads if want.limit > 0 and want.queue in {EVERY_QUEUE, head.queue}]
+    due = [(moment, head.queue, task) for head in wanted for task, moment in head.suspects.items() if moment <= now]
+    return [(queue, task) for _, queue, task in sorted(due)]
 
 
 def knows(tasks: Collection[str] | None, task: str) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 from mainspring.clock import Clock, Millis
 from mainspring.job import Claim
-from mainspring.stores.engine.claim import Head, earliest, ends, head_of, shares
+from mainspring.stores.engine.claim import Head, due_suspects, earliest, ends, head_of, shares
 from mainspring.stores.postgres import arrays
 from mainspring.stores.postgres.halts import to_halt
 from mainspring.stores.postgres.transaction import Transaction
@@ -277,15 +277,8 @@ async def take_suspect(
     transaction: Transaction, request: ClaimRequest, heads: Sequence[Head], now: Millis
 ) -> list[Row]:
     """Take one suspect and nothing else."""
-    due = [
-        (head.queue, task)
-        for want in request.wants
-        for head in heads
-        if want.queue in {EVERY_QUEUE, head.queue}
-        for moment, task in sorted((moment, task) for task, moment in head.suspects.items())
-        if moment <= now
-    ]
-    if not due:
+    due = [place for want in request.wants for place in due_suspects(want, heads, now)]
+    if not due or request.limit <= 0:
         return []
     return await transaction.rows(
         TAKE_SUSPECT,

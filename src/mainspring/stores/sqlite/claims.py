@@ -15,7 +15,7 @@ from mainspring.clock import Millis
 from mainspring.job import Claim
 from mainspring.json_text import from_json
 from mainspring.stores.columns import CLAIMED
-from mainspring.stores.engine.claim import Head, Level, earliest, ends, head_of, shares
+from mainspring.stores.engine.claim import Head, Level, due_suspects, earliest, ends, head_of, shares
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Want
 from mainspring.stores.sqlite.rows import PAYLOAD, read_tags
 from mainspring.stores.sqlite.transaction import Transaction, in_values
@@ -250,11 +250,10 @@ def put_aside(transaction: Transaction, request: ClaimRequest, level: Level, loo
 
 def take_suspect(transaction: Transaction, request: ClaimRequest, heads: Sequence[Head], taken: Taken) -> None:
     """Take a single suspect and no other job."""
-    for want in request.wants:
-        for head in heads:
-            if want.queue in {EVERY_QUEUE, head.queue} and head.suspects and not taken.number:
-                first = min(head.suspects, key=lambda task: head.suspects[task])
-                take(transaction, request, taken, PICK_SUSPECT, {"queue": head.queue, "task": first})
+    due = [place for want in request.wants for place in due_suspects(want, heads, transaction.now)]
+    if due and request.limit > 0:
+        queue, task = due[0]
+        take(transaction, request, taken, PICK_SUSPECT, {"queue": queue, "task": task})
 
 
 def take(transaction: Transaction, request: ClaimRequest, taken: Taken, pick: str, place: dict[str, Any]) -> int | None:
