@@ -220,7 +220,7 @@ STEPS: dict[str, tuple[int, tuple[st.SearchStrategy[Any], ...]]] = {  # method: 
     "insert_bad": (1, (bad_jobs,)),
     "claim": (6, (workers, st.sampled_from(["a", "b", "*", "*"]), st.integers(1, 5))),
     "claim_known": (2, (workers, st.sampled_from(["a", "*"]), st.sampled_from(["greet", "send"]))),
-    "claim_suspect": (3, (workers,)),
+    "claim_suspect": (3, (workers, st.sampled_from(["a", "b", "*", "*"]))),
     "ack": (10, (some, outcomes, few_jobs, steps_of_jobs, st.booleans())),
     "complete": (2, (some, outcomes, few_jobs, steps_of_jobs)),
     "ack_stale": (2, (some, outcomes)),
@@ -295,7 +295,7 @@ class Comparison:
         for worker in self.workers:
             await self.join(worker)
         for name, *arguments in history:
-            self.clock.advance(0.001)  # so that jobs of different steps are not due at the same time
+            self.clock.advance(0.05)  # so that the jobs of earlier steps are due, at different times
             try:
                 await getattr(self, name)(*arguments)
             except AssertionError as error:
@@ -328,7 +328,7 @@ class Comparison:
 
     def new_job(self, spec: Mapping[str, Any]) -> NewJob:
         """Make a job that is due at a time of its own, even among the jobs of one step."""
-        delay, waits_for = spec["delay"] + len(self.jobs) % 50 * 10, spec["waits_for"]
+        delay, waits_for = spec["delay"] + len(self.jobs) % 50, spec["waits_for"]
         fields: dict[str, Any] = {**spec, "delay": delay, "payload": TEXTS[spec["payload"]]}
         job = NewJob(id=self.new_id(), keep=120_000, keep_dead=240_000, **fields)
         if waits_for is not None:
@@ -389,16 +389,23 @@ class Comparison:
 
     async def claim(self, worker: int, queue: str, limit: int) -> None:
         """Claim jobs. Which of those at the same place come first is open, so claim them all."""
-        now = to_datetime(self.clock.now())
-        waiting = await self.stores[self.first].find(Filter(statuses=tuple(CLAIMABLE)), limit=1000)
-        places = Counter((job.priority, job.run_at) for job in waiting.jobs if job.run_at <= now)
-        await self.take(worker, [Want(queue, 100 if places and max(places.values()) > 1 else limit)])
+        ties = await self.has_ties(lambda job: job.priority, suspects=False)
+        await self.take(worker, [Want(queue, 100 if ties else limit)])
 
     async def claim_known(self, worker: int, queue: str, task: str) -> None:
         await self.take(worker, [Want(queue, 100)], tasks=frozenset({task}))
 
-    async def claim_suspect(self, worker: int) -> None:
-        await self.take(worker, [Want("a", 5), Want("b", 5)], solo=True)
+    async def claim_suspect(self, worker: int, queue: str) -> None:
+        """Claim a suspect, unless it is open which one that is."""
+        if not await self.has_ties(lambda _: None, suspects=True):
+            await self.take(worker, [Want(queue, 1)], solo=True)
+
+    async def has_ties(self, level: Callable[[Job], Any], *, suspects: bool) -> bool:
+        """Return whether two jobs of one level are due at the same time."""
+        now = to_datetime(self.clock.now())
+        waiting = await self.stores[self.first].find(Filter(statuses=tuple(CLAIMABLE)), limit=1000)
+        due = [job for job in waiting.jobs if job.run_at <= now and (job.crashes > 0) == suspects]
+        return any(number > 1 for number in Counter((level(job), job.run_at) for job in due).values())
 
     async def take(self, worker: int, wants: list[Want], **how: Any) -> None:
         name = self.workers[worker]
