@@ -62,7 +62,7 @@ def define(app: Mainspring) -> None:
 
 
 async def test_no_signal_and_no_end_of_a_child_is_missed(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two workers, and a third process that signals at random moments. There is no net: no job looks by itself."""
+    """Two workers, and a third process that signals at random moments. No job looks by itself: lost wake-ups show."""
     monkeypatch.setattr(suspension, "RECHECK_DELAYS", (3_600_000,))
     one, other, sender = new_app(), new_app(), new_app()
     rng = random.Random(7)
