@@ -168,7 +168,7 @@ def fresh_schema() -> str:
 
 spare: defaultdict[str, list[str]] = defaultdict(list)
 idle: defaultdict[tuple[str, int], list[Connection]] = defaultdict(list)  # by server and by process
-TABLES = "jobs archive attempts steps dedupe counts halts workers audit audit_jobs documents"
+TABLES = "jobs archive attempts steps dedupe counts halts workers audit audit_jobs documents changes readers"
 CLEAR = "".join(f"DELETE FROM {{schema}}.{table};" for table in TABLES.split())
 FORGET = "RESET ALL; SELECT pg_advisory_unlock_all()"
 

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
+from mainspring.changes import ChangeStream
 from mainspring.chunk import ChunkDecorator, ChunkTask
 from mainspring.clock import Clock, Length, check_moment, duration, to_millis
 from mainspring.context import Context
@@ -40,6 +41,7 @@ from mainspring.runtime import Runtime
 from mainspring.services import whoami
 from mainspring.stores.connect import store_of
 from mainspring.stores.documents import By
+from mainspring.stores.feed import EVERY_CHANGE, Change, ChangeFilter
 from mainspring.stores.protocol import AuditEntry, Halt, Stats, Store, WorkerInfo
 from mainspring.task import Task, TaskDecorator
 
@@ -55,6 +57,7 @@ R = TypeVar("R")
 E = TypeVar("E", bound=Event)
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+S = TypeVar("S", bound=Callable[[Change], Any])
 AR = TypeVar("AR", bound=AroundRun)
 AE = TypeVar("AE", bound=AroundEnqueue)
 
@@ -84,6 +87,7 @@ class Mainspring:
         self.breakers = runtime.breakers
         self.batches = runtime.batches
         self.limits = runtime.limits
+        self.subscribers = runtime.subscribers
 
     def __repr__(self) -> str:
         return f"<Mainspring {self.store.url}, {len(self.tasks)} tasks>"
@@ -425,6 +429,29 @@ class Mainspring:
         return subscribe
 
     # -- working ------------------------------------------------------------------------------
+
+    def changes(self, *, after: str | None = None, where: ChangeFilter = EVERY_CHANGE) -> ChangeStream:
+        """Return the changes of jobs, halts, workers and documents as they happen, in this and all other processes.
+
+        `async for change in app.changes(where=ChangeFilter(kinds=("dead_lettered",))): …`, or `for` in code without an
+        event loop. `after` is the cursor of a change, or of a stream, after which to go on; by default the stream
+        begins now. Raises ChangesLost if the feed no longer has what came after that cursor.
+        """
+        return ChangeStream(self.runtime.services, after, where)
+
+    def subscriber(self, name: str, *, where: ChangeFilter = EVERY_CHANGE) -> Callable[[S], S]:
+        """Call the function for each change, once across all processes; the application's workers do so.
+
+        The store keeps the place of the subscriber under its name. A new subscriber begins now. A change whose function
+        fails is tried again until it succeeds, and later changes wait for it. If a process dies in between, the
+        function may be called again with the same `Change.id`: pass it on as an idempotency key.
+        """
+
+        def decorate(function: S) -> S:
+            self.runtime.subscribers.add(name, where, function)
+            return function
+
+        return decorate
 
     def worker(self, **options: Unpack[WorkerOptions]) -> Worker:
         """Make a worker for this application: `app.worker(queues=["mail"]).run()`, or `async with app.worker():`."""

@@ -27,6 +27,7 @@
     ├── StepFailed                a step failed in an earlier run; the type of its error cannot be restored here
     ├── WorkerCrashed             the process that ran the job died
     ├── WorkerStuck               a worker stopped because too many of its slots were stuck; see exit_when_stuck
+    ├── ChangesLost               the change feed no longer has what came after this cursor
     ├── CopyFailed                a store could not be copied to another; run the copy again to continue it
     └── StoreError                the store could not do it
         ├── StoreUnavailable      the store cannot be reached for now; trying again later can help
@@ -159,6 +160,18 @@ class WorkerCrashed(MainspringError):
 
 class WorkerStuck(MainspringError):
     """A worker stopped because too many of its slots were stuck."""
+
+
+class ChangesLost(MainspringError):
+    """The change feed no longer has what came after this cursor."""
+
+    def __init__(self, after: str, cursor: str) -> None:
+        super().__init__(
+            f"the change feed no longer has what came after the cursor {after!r}: the cursor is too old, or of another "
+            "store; read what you need from the jobs themselves, then go on from the `cursor` of this error"
+        )
+        self.after = after
+        self.cursor = cursor  # of now
 
 
 class CopyFailed(MainspringError):

@@ -273,6 +273,13 @@ class TaskUnknown(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriberReset(Event):
+    """A durable subscriber missed changes: the feed no longer has what came after its place."""
+
+    subscriber: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Halted(Event):
     actor: str
     reason: str

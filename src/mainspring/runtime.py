@@ -29,6 +29,7 @@ from mainspring.options import DefaultOptions, Defaults
 from mainspring.pipeline import Pipeline
 from mainspring.services import Services
 from mainspring.stores.protocol import Store
+from mainspring.subscribers import Subscribers
 from mainspring.task import Task, TaskServices
 from mainspring.timers import Timers
 
@@ -56,6 +57,7 @@ class Runtime:
         self.breakers = Breakers(services)
         self.batches = Batches(services, self.pipeline, self.jobs.cancel_where)
         self.limits = Limits(services)
+        self.subscribers = Subscribers(services)
         self.declared_limits = DeclaredLimits(self.tasks, on_first=lambda: self.features.use(limits))
         limits = LimitsFeature(services, self.declared_limits)
         debounce = DebounceFeature(services, self.pipeline)

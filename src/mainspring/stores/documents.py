@@ -49,6 +49,7 @@ class Write:
     expires_at: Millis | None = None
     version: str = field(default_factory=new_version)  # the new version
     announced: bool = False  # a previous write has woken workers for this due time, or for an earlier one
+    recorded: bool = False  # the write is a change that readers of the change feed see
 
 
 @dataclass(frozen=True, slots=True)

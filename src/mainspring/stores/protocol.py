@@ -45,6 +45,7 @@ from mainspring.job import (
 )
 from mainspring.names import check_searched
 from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
+from mainspring.stores.feed import ChangePage
 from mainspring.stores.records import Kind, Record, RecordPage
 
 EVERY_QUEUE = "*"
@@ -470,7 +471,11 @@ class Store(Protocol):
         """
 
     async def prune(self, limit: int = 1000) -> int:
-        """Delete up to `limit` expired jobs (and dedupe records, and documents); return how many were deleted."""
+        """Delete up to `limit` expired jobs (and dedupe records, and documents); return how many were deleted.
+
+        Old entries of the change feed are deleted too. They count only if there may be more of them, so that the caller
+        goes on.
+        """
 
     # -- reading: always works, halted or not ------------------------------------------------------
     async def get(self, ids: Sequence[str]) -> list[Job]: ...
@@ -481,6 +486,18 @@ class Store(Protocol):
     async def attempts(self, job_id: str) -> list[Attempt]: ...
     async def timeline(self, job_id: str) -> list[TimelineEntry]: ...
     async def stats(self) -> Stats: ...
+    async def changes(self, after: str | None = None, *, limit: int = 500) -> ChangePage:
+        """Return up to `limit` entries of the change feed after a cursor, see feed.py.
+
+        Without a cursor, return no entries and the cursor of now. If the cursor is of another feed, or so old that
+        entries after it may have been deleted, return no entries, the cursor of now, and `reset`. An entry appears in
+        the feed if and only if the change that it describes was committed. Each entry is returned once to a reader
+        that passes on its cursor, and entries of one job in the order of their commits.
+        """
+
+    def watching(self, notice: Callable[[], None]) -> AbstractAsyncContextManager[None]:
+        """Call `notice` on this event loop whenever the change feed may have grown, until the block is left."""
+
     async def audit(self, *, limit: int = 100) -> list[AuditEntry]: ...
     async def diagnose(self) -> list[Finding]: ...
 

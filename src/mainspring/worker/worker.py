@@ -94,6 +94,7 @@ class Worker:
             "timers": self._timer_step,
             "maintenance": self._maintenance_step,
             unknown_tasks.LOOP: parts.unknown_tasks.step,
+            **{service.name: service.step for service in self.runtime.subscribers.services_for(self._stopping)},
         }
         async with self._joined(), supervised_loops(steps, parts.outage) as loops:
             self._has_joined.set()

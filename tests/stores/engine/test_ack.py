@@ -39,6 +39,8 @@ JOB = JobState(
     keep=1_000,
     keep_dead=2_000,
     dedupe_key=None,
+    target_type=None,
+    target_id=None,
     options=None,
     cancel_reason=None,
 )

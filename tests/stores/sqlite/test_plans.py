@@ -202,7 +202,10 @@ INTENDED = {
     "REMOVE": (acks.REMOVE, [BY_ROW]),
     "WAITING_FOR": (_statement(wakeups.WAITING_FOR, 16, 1), [f"{TO_WAKE} (waits_for=?)"]),
     "ANY_WAITER_FOR_AN_END": (wakeups.ANY_WAITER_FOR_AN_END, [f"{TO_WAKE} (waits_for>? AND waits_for<?)"]),
-    "WAITING_FOR_ENDS": (wakeups.WAITING_FOR_ENDS, [f"{TO_WAKE} (waits_for=?)"]),
+    "WAITING_FOR_ENDS": (
+        wakeups.WAITING_FOR_ENDS,
+        [TO_WAKE.replace("mainspring_jobs", "waiter", 1) + " (waits_for=?)"],
+    ),
     "WAKE": (wakeups.WAKE, [BY_ROW]),
     "OF_JOB": (durable.OF_JOB, ["mainspring_steps USING PRIMARY KEY (job_id=?)"]),
     "LOST": (maintenance.LOST, [BY_ID]),

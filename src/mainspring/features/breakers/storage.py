@@ -206,7 +206,7 @@ class Circuits:
 
     async def _write(self, name: str, after: Circuit, found: Document | None, *, spread: bool) -> bool:
         expected = ABSENT if found is None else found.version
-        write = Write(Key(COLLECTION, "", name), after.to_json(), expected=expected)
+        write = Write(Key(COLLECTION, "", name), after.to_json(), expected=expected, recorded=spread)
         return (await self._services.store.write([Bundle((write,), spread=spread)]))[0] is not None
 
     async def _wake(self, names: Collection[str]) -> None:

@@ -203,7 +203,10 @@ class Schedules:
             gone = undecided_entries(
                 stored, self._services.now(), "removed", "the schedule was deleted before it was fired"
             )
-            writes = Write(stored.key, None, expected=stored.version), *(entry.write(SCHEDULES, id) for entry in gone)
+            writes = (
+                Write(stored.key, None, expected=stored.version, recorded=True),
+                *(entry.write(SCHEDULES, id) for entry in gone),
+            )
             (answer,) = await self._services.store.write([Bundle(writes, note=note_change(by, "delete", stored, None))])
             if answer is not None or await self._find(id) is None:  # deleted, by this process or by another
                 return  # else it fired meanwhile, and `gone` is no longer right

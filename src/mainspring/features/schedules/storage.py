@@ -154,6 +154,7 @@ class StoredSchedule:
             to_json(self.to_data()),
             expected=self.version,
             due_at=None if moment is None or self.disabled else to_millis(moment),
+            recorded=True,
         )
 
     def to_data(self) -> dict[str, Any]:

@@ -58,6 +58,8 @@ class JobState:
     keep: Millis
     keep_dead: Millis
     dedupe_key: str | None
+    target_type: str | None
+    target_id: str | None
     options: str | None
     cancel_reason: str | None  # given with a request to cancel it, may be empty; None: there was no request
     status: Status = Status.RUNNING
@@ -306,13 +308,12 @@ def released(job: JobState) -> Outcome:
 
 def takeover(job: JobState, outcome: Outcome, status: Status) -> Takeover:
     """Return what `reap` reports about a run that was taken from its worker. `status` is the job's new one."""
-    cause = TakeoverCause.CRASHED if outcome.move is Move.CRASH else TakeoverCause.STALLED
     return Takeover(
         job.id,
         job.task,
         job.queue,
         job.worker or "",
-        cause,
+        cause_of(outcome),
         status,
         next_attempts(job, outcome, status),
         next_crashes(job, outcome, status),
@@ -320,3 +321,8 @@ def takeover(job: JobState, outcome: Outcome, status: Status) -> Takeover:
         job.max_attempts,
         outcome.delay,
     )
+
+
+def cause_of(outcome: Outcome) -> TakeoverCause:
+    """Return why a run was taken from its worker."""
+    return TakeoverCause.CRASHED if outcome.move is Move.CRASH else TakeoverCause.STALLED

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mainspring.job import FINISHED, Move, Outcome, ProgressReport, Status, is_end
+from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import (
     Conclusion,
     Fence,
@@ -18,6 +19,7 @@ from mainspring.stores.engine.ack import (
     refuse_illegal,
     storable,
 )
+from mainspring.stores.feed import JobRef
 from mainspring.stores.postgres import arrays, steps
 from mainspring.stores.postgres.insertion import insert_jobs
 from mainspring.stores.postgres.rows import LIVE_STATE, is_id, to_state
@@ -120,8 +122,9 @@ async def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> dic
         began=arrays.of_plain(outcome.started_at or None for outcome in outcomes),
         results=outcomes[0].result if alone else arrays.of_texts(outcome.result for outcome in outcomes),
     )
-    accepted, woken = row or ([], None)
+    accepted, woken, heard = row or ([], None, False)
     transaction.woken.update(woken or ())
+    transaction.note_readers(heard)
     if accepted is None:
         return dict.fromkeys(((outcome.job_id, outcome.token) for outcome in outcomes), True)
     return {(job_id, int(token)): True for job_id, _, token in (text.partition(" ") for text in accepted)}
@@ -140,10 +143,11 @@ async def write(transaction: Transaction, ended: Sequence[tuple[JobState, Outcom
     """Write the ends of runs that this transaction has locked, with their steps and follow-ups."""
     conclusions = [conclude(job, outcome, job.ref) for job, outcome in ended]
     concluded = [(job, conclusion) for (job, _), conclusion in zip(ended, conclusions, strict=True)]
+    outcomes = [outcome for _, outcome in ended]
+    await transaction.record(feed.ended(concluded, outcomes))
     await reschedule(transaction, [pair for pair in concluded if pair[1].status not in FINISHED])
     await record(transaction, [(job.id, end.run) for job, end in concluded if end.run is not None])
     await finish(transaction, [pair for pair in concluded if pair[1].status in FINISHED])
-    outcomes = [outcome for _, outcome in ended]
     await steps.put(transaction, [(outcome.job_id, step) for outcome in outcomes for step in outcome.steps])
     follow_ups = [job for outcome in outcomes for job in outcome.follow_ups]
     # last, because a follow-up may need the dedupe key that its parent held
@@ -201,7 +205,8 @@ REPORT = f"""
 UPDATE {{s}}.jobs AS j SET progress = new.fraction, note = new.note
 FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[], %(fractions)s::float8[], %(notes)s::text[])
     AS new(id, token, fraction, note)
-WHERE j.id = new.id AND j.token = new.token AND j.status + 0 = {RUNNING} RETURNING j.id::text
+WHERE j.id = new.id AND j.token = new.token AND j.status + 0 = {RUNNING}
+RETURNING j.id::text, j.queue, j.task, j.target_type, j.target_id, new.fraction, new.note
 """
 
 
@@ -214,5 +219,11 @@ async def report(transaction: Transaction, reports: list[ProgressReport]) -> lis
         fractions=[report.fraction for report in known],
         notes=[storable(report.note) for report in known],
     )
-    accepted = {job_id for (job_id,) in rows}
+    await transaction.record(
+        [
+            feed.progressed(JobRef(job_id, *target), queue, task, fraction, note)
+            for job_id, queue, task, *target, fraction, note in rows
+        ]
+    )
+    accepted = {row[0] for row in rows}
     return [report.job_id in accepted for report in reports]

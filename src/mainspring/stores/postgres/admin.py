@@ -11,6 +11,7 @@ from mainspring.clock import to_millis
 from mainspring.stores import columns as declared
 from mainspring.stores.audit import note_of_halt, note_of_resume
 from mainspring.stores.documents import By, Note
+from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import JobState
 from mainspring.stores.engine.change import ALLOWED, ChangePlan, ChangeRequest, Key, note_of, plan, wanted_keys
 from mainspring.stores.engine.halts import combined
@@ -64,6 +65,7 @@ async def live_holders(transaction: Transaction, keys: Sequence[Key]) -> dict[Ke
 
 
 async def carry_out(transaction: Transaction, planned: ChangePlan, request: ChangeRequest) -> None:
+    await transaction.record([*feed.ended(planned.ended), *feed.by_hand(planned, request)])
     await finish(transaction, planned.ended)
     await update(transaction, [job.id for job in planned.updated], planned.columns)
     await restore(transaction, [job.id for job in planned.restored], planned.columns)
@@ -151,6 +153,7 @@ async def halt(transaction: Transaction, wanted: Halt) -> Halt:
         accept=halt.accept,
     )
     await write_entry(transaction, note_of_halt(wanted))
+    await transaction.record([feed.halted(halt)])
     transaction.halts_changed = True
     return replace(halt, number=number)
 
@@ -160,6 +163,7 @@ async def resume(transaction: Transaction, by: By, queue: str | None) -> bool:
     await transaction.do("DELETE FROM {s}.halts WHERE queue = %(queue)s", queue=queue or "")
     if over:
         await write_entry(transaction, note_of_resume(by, queue))
+        await transaction.record([feed.halt_ended(by.actor, queue)])
         transaction.woken.add(queue or "*")
         transaction.halts_changed = True
     return over

@@ -21,6 +21,7 @@ from mainspring.stores.documents import (
     comes_soon,
     last_writes,
 )
+from mainspring.stores.engine import feed
 from mainspring.stores.postgres import arrays, insertion
 from mainspring.stores.postgres.admin import write_entry
 from mainspring.stores.postgres.transaction import Transaction
@@ -85,6 +86,7 @@ async def write(transaction: Transaction, bundles: Sequence[Bundle]) -> list[lis
     await update(transaction, [write for write in puts if write.key in there])
     if gone := [write.key for write in writes if write.data is None]:
         await transaction.do(DELETE, **columns_of_keys(gone))
+    await transaction.record(feed.documents(writes))
     for note in (bundle.note for bundle in taken if bundle.note is not None):
         await write_entry(transaction, note)
     if puts and comes_soon(puts, await transaction.value("SELECT {now}")):

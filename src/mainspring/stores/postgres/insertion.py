@@ -9,8 +9,10 @@ from typing import Any
 from mainspring.clock import Millis
 from mainspring.job import FOREVER, Inserted, NewJob, is_end
 from mainspring.stores import columns
+from mainspring.stores.engine import feed
 from mainspring.stores.engine.creation import first_time, rounds_by_key
 from mainspring.stores.engine.halts import refuse_while_halted
+from mainspring.stores.feed import ChangeKind
 from mainspring.stores.postgres import arrays
 from mainspring.stores.postgres.halts import IN_COMMON, current_halts
 from mainspring.stores.postgres.listen import channel, describe
@@ -37,6 +39,11 @@ ENDED_IN_RANGE = "EXISTS (SELECT 1 FROM {s}.archive WHERE id BETWEEN %(first)s::
 """New jobs have ids close together, and none of them has finished. One lookup for the range replaces one per job."""
 
 
+DETAILS = """
+CASE WHEN bool_or(target_type IS NOT NULL) THEN json_agg(json_build_array(target_type, target_id)) END
+"""
+
+
 def inserting(given: str) -> str:
     """Return a statement that inserts the given jobs and returns the number of new ones per queue.
 
@@ -52,17 +59,20 @@ new AS (
     FROM given
     WHERE ((SELECT NOT {ENDED_IN_RANGE}) OR NOT EXISTS (SELECT 1 FROM {{s}}.archive WHERE archive.id = given.id))
       AND (SELECT cardinality(%(unless)s::text[]) = 0 OR {{s}}.takes_new(%(unless)s::text[], {{now}}))
-    ON CONFLICT DO NOTHING RETURNING queue, status
+    ON CONFLICT DO NOTHING RETURNING queue, status, task, id, target_type, target_id
 ), counted AS (
     INSERT INTO {{s}}.counts (queue, status, n) SELECT queue, status, count(*) FROM new GROUP BY queue, status
+), recorded AS (
+    INSERT INTO {{s}}.changes (at, kind, queue, task, ids, details)
+    SELECT (SELECT {{now}}), '{ChangeKind.CREATED}', queue, task, array_agg(id), {DETAILS} FROM new GROUP BY queue, task
 )
-SELECT queue, count(*) FROM new GROUP BY queue
+SELECT queue, count(*), EXISTS (SELECT 1 FROM {{s}}.readers) FROM new GROUP BY queue
 """
 
 
 ENQUEUE = f"""
 CALL {{s}}.enqueue({", ".join(f"{name}_ => %({name})s::{kind}" for name, kind in COLUMNS.items())}, at => {{now}},
-                   alone => %(alone)s, channel => %(channel)s, message => %(message)s, new => 0)
+                   alone => %(alone)s, channel => %(channel)s, message => %(message)s, new => 0, heard => false)
 """
 INSERT_SOME = inserting(f"SELECT * FROM unnest({arrays.casts(COLUMNS)}) AS given({', '.join(COLUMNS)})")
 BEFORE_COPY = f"SELECT {{now}}, {ENDED_IN_RANGE}"
@@ -146,6 +156,7 @@ async def copy(transaction: Transaction, jobs: list[NewJob]) -> list[Inserted]:
         transaction.count(queue, PENDING, number - suspended[queue])
         transaction.count(queue, SUSPENDED, suspended[queue])
         transaction.woken.add(queue)
+    await transaction.record(feed.created(jobs))
     await watch_ends(transaction, jobs)
     return [Inserted(job.id, created=True) for job in jobs]
 
@@ -208,17 +219,21 @@ async def insert_rows(transaction: Transaction, jobs: Sequence[NewJob], unless: 
     if len(jobs) == 1 and not unless:
         return await enqueue(transaction, jobs[0], alone=False)
     new = await transaction.rows(INSERT_SOME, **columns_of(jobs), **range_of(jobs), unless=list(unless))
-    transaction.woken.update(queue for queue, _ in new)
-    return sum(number for _, number in new)
+    for queue, _, heard in new:
+        transaction.woken.add(queue)
+        transaction.note_readers(heard)
+    return sum(number for _, number, _ in new)
 
 
 async def enqueue(transaction: Transaction, job: NewJob, *, alone: bool) -> int:
     """Insert one job. With `alone`, one round trip also commits it and then notifies a worker that sleeps."""
     message = describe(Wake.JOBS, [job.queue]) if alone else None
     place = channel(transaction.dialect.schema)
-    new = await transaction.value(ENQUEUE, **row_of(job), alone=alone, channel=place, message=message)
+    row = await transaction.row(ENQUEUE, **row_of(job), alone=alone, channel=place, message=message)
+    new, heard = row or (0, False)
     if new and not alone:
         transaction.woken.add(job.queue)
+        transaction.note_readers(heard)
     return int(new)
 
 

@@ -38,8 +38,18 @@ WHERE EXISTS (SELECT 1 FROM {s}.workers WHERE idle AND (queues && %(queues)s OR 
 NOTIFY = "SELECT pg_notify(%(channel)s, %(message)s)"
 
 
+NOTIFY_READERS = """
+SELECT set_config('synchronous_commit', 'off', true), pg_notify(%(channel)s, '')
+WHERE EXISTS (SELECT 1 FROM {s}.readers WHERE idle)
+"""
+
+
 def channel(schema: str) -> str:
     return f"mainspring_{schema}"
+
+
+def feed_channel(schema: str) -> str:
+    return f"{channel(schema)}_changes"
 
 
 def describe(wake: Wake, queues: Iterable[str]) -> str:
@@ -53,14 +63,19 @@ async def tell_with_commit(transaction: Transaction) -> None:
     if transaction.wakes():
         message = describe(transaction.wakes(), [EVERY_QUEUE] if transaction.cancellations else transaction.woken)
         await transaction.rows(NOTIFY, channel=channel(transaction.dialect.schema), message=message)
+    if transaction.recorded and transaction.dialect.has_readers:
+        await transaction.rows(NOTIFY, channel=feed_channel(transaction.dialect.schema), message="")
 
 
 async def tell(transaction: Transaction) -> None:
-    """Notify other workers of what a committed transaction means for them."""
+    """Notify workers, and readers of the change feed, of what a committed transaction means for them."""
     schema = transaction.dialect.schema
     if transaction.wakes_busy_workers:
         await tell_with_commit(transaction)
-    elif transaction.woken:
+        return
+    if transaction.recorded and transaction.dialect.has_readers:
+        await transaction.rows(NOTIFY_READERS, channel=feed_channel(schema))
+    if transaction.woken:
         everyone = EVERY_QUEUE in transaction.woken
         await transaction.rows(
             NOTIFY_IDLE,
@@ -105,11 +120,20 @@ async def lock_session(connection: Connection, key: int) -> SessionLock:
 
 
 class Listener:
-    """Receive one worker's wake-ups: on a connection of its own, or by polling while it has none."""
+    """Receive the wake-ups of a worker or reader: on a connection of its own, or by polling while it has none."""
 
-    def __init__(self, pool: Pool, schema: str, queues: Iterable[str], wake: Callable[[Wake], None]) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        channel: str,
+        queues: Iterable[str],
+        wake: Callable[[Wake], None],
+        *,
+        shows_life: bool = True,  # its connection shows that the worker's process is alive
+    ) -> None:
         self._pool = pool
-        self._schema = schema
+        self._channel = channel
+        self._shows_life = shows_life
         self._queues = set(queues)
         self._wake = wake
         self._task = asyncio.get_running_loop().create_task(self._serve(), name="mainspring-listener")
@@ -135,10 +159,10 @@ class Listener:
                 async with contextlib.AsyncExitStack() as stack:
                     connection = await self._pool.connect()
                     stack.push_async_callback(connection.close)
-                    await connection.execute(f"LISTEN {channel(self._schema)}")
+                    await connection.execute(f"LISTEN {self._channel}")
                     if await is_pooled(connection):
                         await self._check_echo(connection)
-                    else:
+                    elif self._shows_life:
                         self.lock = await lock_session(connection, self._pool.show_life())
                     self._back()
                     await self._listen(connection)
@@ -153,12 +177,12 @@ class Listener:
         """
         mark = json.dumps({"wake": 0, "queues": [], "echo": new_id()})  # other listeners ignore it
         async with await self._pool.connect() as other:
-            await other.execute(NOTIFY, {"channel": channel(self._schema), "message": mark})
+            await other.execute(NOTIFY, {"channel": self._channel, "message": mark})
         async with contextlib.aclosing(connection.notifies(timeout=ECHO_TIMEOUT)) as notices:
             async for notice in notices:
                 if notice.payload == mark:
                     return
-        await connection.execute(f"UNLISTEN {channel(self._schema)}")  # most likely on the connection that got LISTEN
+        await connection.execute(f"UNLISTEN {self._channel}")  # most likely on the connection that got LISTEN
         raise NotificationsBlocked
 
     def _worth_a_fresh_connection(self) -> bool:

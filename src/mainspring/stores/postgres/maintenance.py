@@ -12,8 +12,9 @@ from typing import Any
 import psycopg
 
 from mainspring.job import Outcome
+from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import JobState, crashed, released, stalled, takeover
-from mainspring.stores.postgres import documents, partitions
+from mainspring.stores.postgres import changes, documents, partitions
 from mainspring.stores.postgres.acks import write
 from mainspring.stores.postgres.admin import BELONGINGS, remove_jobs
 from mainspring.stores.postgres.rows import LIVE_STATE, only_ids, to_state
@@ -40,7 +41,7 @@ BEAT = """
 UPDATE {s}.workers
 SET beat = beat + 1, seen_at = {now}, lock = %(lock)s::bigint, lock_server = %(lock_server)s::bigint,
     info = info || jsonb_build_object('polling', %(polling)s::boolean, 'stuck', %(stuck)s::integer)
-WHERE id = %(id)s RETURNING {now}
+WHERE id = %(id)s RETURNING {now}, EXISTS (SELECT 1 FROM {s}.readers)
 """
 IDLE = "UPDATE {s}.workers SET idle = %(idle)s WHERE id = %(id)s AND idle <> %(idle)s"
 HELD = f"SELECT {LIVE_STATE} FROM {{s}}.jobs WHERE status = {RUNNING} AND"
@@ -59,12 +60,14 @@ SELECT id::text, reason FROM {{s}}.jobs WHERE status = {RUNNING} AND worker = %(
 
 async def join(transaction: Transaction, worker: WorkerInfo) -> None:
     await transaction.do(JOIN, id=worker.id, info=json.dumps(to_data(worker)), queues=list(worker.queues))
+    await transaction.record([feed.joined(worker)])
 
 
 async def leave(transaction: Transaction, worker: str) -> None:
     """Remove a worker that shuts down, and release the jobs that it may still hold."""
     await release(transaction, HELD_BY, worker=worker)
     await transaction.do(LEAVE, ids=[worker])
+    await transaction.record([feed.left(worker)])
 
 
 async def give_back(transaction: Transaction, worker: str, claims: Iterable[int]) -> int:
@@ -175,6 +178,7 @@ async def take_over(
     taken = {job.id for job, _ in ended}
     ended += [(job, stalled(job, after_stall)) for job in jobs if job.id not in taken]
     transaction.cancellations = transaction.cancellations or bool(ended)
+    await transaction.record(feed.stalled(ended))
     written = await write(transaction, ended)
     return [takeover(job, outcome, end.status) for (job, outcome), end in zip(ended, written, strict=True)]
 
@@ -212,6 +216,7 @@ async def prune(transaction: Transaction, limit: int) -> int:
             transaction.count(queue, status, -number)
     await transaction.rows(PLAN_FREELY, freely="on")
     forgotten = await transaction.do(FORGET_KEYS, limit=limit) + await transaction.do(documents.PRUNE, limit=limit)
+    forgotten += await changes.prune(transaction, limit)
     dropped = await drop_days(transaction)
     await give_space_back(transaction)
     return len(rows) + forgotten + dropped

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, TypeVar
@@ -14,16 +14,20 @@ import psycopg
 
 from mainspring.clock import Clock, Millis
 from mainspring.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
+from mainspring.ids import new_id
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Save, Status, Step, TimelineEntry
 from mainspring.log import get_log
 from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
+from mainspring.stores.engine import feed
 from mainspring.stores.engine.change import ChangeRequest, refuse_negative
 from mainspring.stores.engine.creation import refuse_unkeepable
 from mainspring.stores.engine.halts import serves
+from mainspring.stores.feed import ChangePage, Cursor
 from mainspring.stores.paging import check_page
 from mainspring.stores.postgres import (
     acks,
     admin,
+    changes,
     claims,
     diagnosis,
     documents,
@@ -37,11 +41,12 @@ from mainspring.stores.postgres import (
     transfer,
     wakeups,
 )
+from mainspring.stores.postgres.changes import ChangeReader
 from mainspring.stores.postgres.completion import ForeignCompletion, PostgresCompletion
 from mainspring.stores.postgres.errors import ConnectionLost, explain
 from mainspring.stores.postgres.foreign_connection import borrow
 from mainspring.stores.postgres.group_commit import GroupCommit
-from mainspring.stores.postgres.listen import Listener, tell, tell_with_commit
+from mainspring.stores.postgres.listen import Listener, channel, feed_channel, tell, tell_with_commit
 from mainspring.stores.postgres.pool import Connection, Pool, is_pooled, short_transaction
 from mainspring.stores.postgres.transaction import PLAN_FREELY, Dialect, ServerClock, Transaction
 from mainspring.stores.protocol import (
@@ -112,6 +117,7 @@ class PostgresStore:
         self._joined: dict[str, WorkerInfo] = {}
         self._listeners: dict[str, Listener] = {}
         self._idle: set[str] = set()  # workers marked as idle in the database
+        self._readers: dict[str, ChangeReader] = {}  # of this process
         self._watch = Watch(self.clock, lease)
         self._waters: dict[str, claims.LowWater] = {}  # worker -> where its last look began
         self._turn = 0
@@ -429,7 +435,7 @@ class PostgresStore:
         await self._stop_listening(worker.id)
         await self._run(lambda transaction: maintenance.join(transaction, worker), repeatable=True)
         self._joined[worker.id] = worker
-        self._listeners[worker.id] = Listener(self._listen_pool, self.schema, worker.queues, wake)
+        self._listeners[worker.id] = Listener(self._listen_pool, channel(self.schema), worker.queues, wake)
 
     async def leave(self, worker: str) -> None:
         await self._stop_listening(worker)
@@ -456,9 +462,10 @@ class PostgresStore:
         key, server = (None, None) if lock is None else (lock.key, lock.server)
 
         async def beat(transaction: Transaction) -> Pulse:
-            now = await transaction.value(
+            beat = await transaction.row(
                 maintenance.BEAT, id=worker, polling=polling, stuck=stuck, lock=key, lock_server=server
             )
+            now, self._dialect.has_readers = beat or (None, self._dialect.has_readers)
             if now is None and worker in self._joined:
                 await maintenance.join(transaction, self._joined[worker])  # another worker declared it dead
                 self._idle.discard(worker)
@@ -489,6 +496,7 @@ class PostgresStore:
             dead = await maintenance.still_dead(transaction, found, sight.beats) if found else []
             taken = await maintenance.take_over(transaction, dead, stalled, after_stall)
             forgotten = await transaction.rows(maintenance.FORGET, ids=dead)
+            await transaction.record(feed.died(worker) for (worker,) in forgotten)
             if forgotten:  # they may have died after a commit, before they notified others
                 transaction.wake_everyone()
             return Reaped(taken, frozenset(worker for (worker,) in forgotten))
@@ -552,6 +560,29 @@ class PostgresStore:
             return [info for info in await read.workers(transaction) if info.id not in confirmed and serves(info, halt)]
 
         return [info for info in self._living(await self._read(look)) if info.alive]
+
+    async def changes(self, after: str | None = None, *, limit: int = 500) -> ChangePage:
+        """Read the feed. If there is nothing new, first mark this process's readers as idle, and look once more."""
+        cursor = None if after is None else Cursor.parse(after)
+        page = await self._read(lambda transaction: changes.read(transaction, cursor, limit))
+        for reader in list(self._readers.values()):
+            if await reader.mark(idle=not page.entries and not page.reset) and not page.entries:
+                page = await self._read(lambda transaction: changes.read(transaction, cursor, limit))
+        return page
+
+    @contextlib.asynccontextmanager
+    async def watching(self, notice: Callable[[], None]) -> AsyncIterator[None]:
+        """Call `notice` for each notification that the feed has grown; without a connection, once a second."""
+        await self.open()
+        reader = ChangeReader(new_id(), lambda work: self._run(work, repeatable=True))
+        listener = Listener(self._listen_pool, feed_channel(self.schema), (), lambda _: notice(), shows_life=False)
+        self._readers[reader.id] = reader
+        try:
+            async with reader.shown():
+                yield
+        finally:
+            del self._readers[reader.id]
+            await listener.stop()
 
     async def stats(self) -> Stats:
         async def look(transaction: Transaction) -> Stats:

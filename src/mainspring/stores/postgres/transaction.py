@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 from mainspring.clock import Clock, Millis, since_boot
+from mainspring.stores.feed import Entry
+from mainspring.stores.postgres import arrays
 from mainspring.stores.postgres.pool import Connection
 from mainspring.stores.protocol import EVERY_QUEUE, Wake
 
@@ -28,6 +32,7 @@ class Dialect:
         self._clock = clock
         self._now = SERVER_NOW if clock is None else "%(now)s::bigint"
         self._made: dict[str, str] = {}
+        self.has_readers = False  # processes read the change feed, as far as the last statement that looked knows
 
     def statement(self, template: str) -> Any:
         made = self._made.get(template)
@@ -49,6 +54,7 @@ class Transaction:
         self.documents = False  # some documents come due soon
         self.halts_changed = False
         self.state_changed = False  # shared state that workers keep in memory has changed
+        self.recorded = False  # the change feed has grown
 
     async def rows(self, template: str, **parameters: Any) -> list[tuple[Any, ...]]:
         statement, given = self.dialect.statement(template), self.dialect.parameters(parameters)
@@ -69,6 +75,19 @@ class Transaction:
 
     def count(self, queue: str, status: int, change: int) -> None:
         self.counts[queue, status] += change
+
+    async def record(self, entries: Iterable[Entry]) -> None:
+        """Add entries to the change feed, at once: later statements of this transaction may add others of these jobs.
+
+        The jobs must be locked. Then entries of one job have numbers in the order of the transactions.
+        """
+        if rows := [row_of(entry) for entry in entries]:
+            self.note_readers(await self.value(RECORD, **arrays.of_columns(ENTRY, rows)))
+
+    def note_readers(self, heard: bool) -> None:  # noqa: FBT001
+        """Note that the change feed has grown, and whether some process reads it."""
+        self.recorded = True
+        self.dialect.has_readers = heard
 
     async def write_counts(self) -> None:
         changes = [(queue, status, change) for (queue, status), change in self.counts.items() if change]
@@ -96,6 +115,31 @@ class Transaction:
     def wakes_busy_workers(self) -> bool:
         """Whether busy workers must be notified as well as idle ones."""
         return self.cancellations or self.documents or self.halts_changed or self.state_changed
+
+
+ENTRY = {"kinds": "text", "queues": "text", "tasks": "text", "ids": "text", "details": "text", "data": "text"}
+RECORD = f"""
+WITH recorded AS (
+    INSERT INTO {{s}}.changes (at, kind, queue, task, ids, details, data)
+    SELECT {{now}}, kind, queue, task, ids::uuid[], details, data
+    FROM unnest({arrays.casts(ENTRY)}) WITH ORDINALITY AS given(kind, queue, task, ids, details, data, place)
+    ORDER BY place
+) SELECT EXISTS (SELECT 1 FROM {{s}}.readers)
+"""
+
+
+def row_of(entry: Entry) -> tuple[str | None, ...]:
+    """Return the values in the order of ENTRY."""
+    ids = [job if isinstance(job, str) else job.id for job in entry.jobs]
+    more = [None if isinstance(job, str) else job.to_list()[1:] or None for job in entry.jobs]
+    return (
+        entry.kind,
+        entry.queue,
+        entry.task,
+        arrays.of_plain(ids) if ids else None,
+        json.dumps(more) if any(more) else None,
+        entry.data_json(),
+    )
 
 
 ADD_COUNTS = """

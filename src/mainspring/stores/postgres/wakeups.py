@@ -14,12 +14,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from mainspring.job import awaited_job, end_of
+from mainspring.stores.engine import feed
+from mainspring.stores.feed import ChangeKind, JobRef
 from mainspring.stores.postgres.rows import only_ids
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.tables import PENDING, SUSPENDED
 
 MAX_WAKES = 2**31 - 1  # per key; the largest integer that the SQL function accepts
-WAKE = "SELECT * FROM {s}.wake(%(keys)s::text[], %(numbers)s::integer[], {now})"
+WAKE = """
+SELECT woken.*, EXISTS (SELECT 1 FROM {s}.readers)
+FROM {s}.wake(%(keys)s::text[], %(numbers)s::integer[], {now}) AS woken
+"""
 WAKE_FOR_ENDS = "SELECT {s}.wake_for_ends(%(ids)s::uuid[], {now})"
 ENDED_OR_ENDING = """
 WITH held AS MATERIALIZED (
@@ -30,16 +35,17 @@ WHERE NOT EXISTS (SELECT 1 FROM held WHERE held.id = awaited.id)
 """
 DUE_AFTER_ALL = f"""
 UPDATE {{s}}.jobs SET status = {PENDING}, run_at = {{now}}, waits_for = NULL -- as engine.change.woken decides
-WHERE id = ANY(%(ids)s::uuid[]) AND waits_for = ANY(%(keys)s) RETURNING queue
+WHERE id = ANY(%(ids)s::uuid[]) AND waits_for = ANY(%(keys)s) RETURNING queue, task, id::text, target_type, target_id
 """
 
 
 async def wake(transaction: Transaction, keys: Mapping[str, int]) -> dict[str, int]:
     wanted = {key: min(number, MAX_WAKES) for key, number in keys.items() if number > 0}
     woken = dict.fromkeys(keys, 0)
-    for key, queue, number in await transaction.rows(WAKE, keys=list(wanted), numbers=list(wanted.values())):
+    for key, queue, number, heard in await transaction.rows(WAKE, keys=list(wanted), numbers=list(wanted.values())):
         woken[key] += number
         transaction.woken.add(queue)
+        transaction.note_readers(heard)
     return woken
 
 
@@ -56,7 +62,11 @@ async def watch(transaction: Transaction, keys: Mapping[str, str]) -> None:
         return
     called = [end_of(job_id) for (job_id,) in ended]
     due = await transaction.rows(DUE_AFTER_ALL, ids=list(keys), keys=called)
-    for queue, number in Counter(queue for (queue,) in due).items():
+    by_place: dict[feed.Place, list[str | JobRef]] = {}
+    for queue, task, *job in due:
+        by_place.setdefault((queue, task), []).append(JobRef(*job))
+    await transaction.record(feed.entries(ChangeKind.RESUMED, by_place))
+    for queue, number in Counter(queue for queue, *_ in due).items():
         transaction.count(queue, SUSPENDED, -number)
         transaction.count(queue, PENDING, number)
         transaction.woken.add(queue)

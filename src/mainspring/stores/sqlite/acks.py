@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from mainspring.job import FINISHED, Inserted, Move, Outcome, ProgressReport, Save, Status
+from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import (
     Conclusion,
     JobState,
@@ -24,6 +24,7 @@ from mainspring.stores.engine.ack import (
     refuse_illegal,
     storable,
 )
+from mainspring.stores.feed import ChangeKind, JobRef
 from mainspring.stores.sqlite.insertion import PreparedJob, insert_jobs, prepare
 from mainspring.stores.sqlite.rows import HELD_STATE, archiving, to_state
 from mainspring.stores.sqlite.steps import put_steps
@@ -145,9 +146,10 @@ def write(transaction: Transaction, ended: Sequence[tuple[JobState, Outcome]]) -
     concluded = [(job, conclusion) for (job, _), conclusion in zip(ended, conclusions, strict=True)]
     for part in in_values(RECORD_RUNS, [(job.id, *end.run) for job, end in concluded if end.run is not None]):
         transaction.execute(*part)
+    outcomes = [outcome for _, outcome in ended]
+    transaction.record(feed.ended(concluded, outcomes))
     reschedule(transaction, [pair for pair in concluded if pair[1].status not in FINISHED])
     finish(transaction, [pair for pair in concluded if pair[1].status in FINISHED])
-    outcomes = [outcome for _, outcome in ended]
     put_steps(transaction, outcomes)
     follow_ups = prepare([job for outcome in outcomes for job in outcome.follow_ups])
     # after `finish`: a follow-up may need the dedupe key that its parent held
@@ -172,14 +174,25 @@ def complete(transaction: Transaction, request: AckRequest) -> bool:
         done = 0
     if done == len(rows):
         transaction.execute(REMOVE, (json.dumps([row[0] for row in rows]),))
-        for queue, number in Counter([outcome.ref[1] for outcome in request.outcomes]).items():
-            transaction.count(queue, RUNNING, -number)
-            transaction.count(queue, COMPLETED, number)
+        count_completed(transaction, request.outcomes)
         wake_for_ends(transaction, [row[1] for row in rows])
     else:
         transaction.execute("ROLLBACK TO completing")
     transaction.execute("RELEASE completing")
     return done == len(rows)
+
+
+def count_completed(transaction: Transaction, outcomes: Sequence[Outcome]) -> None:
+    """Count jobs that were completed, and record them in the change feed."""
+    by_place: dict[feed.Place, list[str | JobRef]] = {}
+    for outcome in outcomes:
+        _, queue, task, target = outcome.ref
+        job = outcome.job_id if target is None else JobRef(outcome.job_id, *target)
+        by_place.setdefault((queue, task), []).append(job)
+    for (queue, _), jobs in by_place.items():
+        transaction.count(queue, RUNNING, -len(jobs))
+        transaction.count(queue, COMPLETED, len(jobs))
+    transaction.record(feed.entries(ChangeKind.COMPLETED, by_place))
 
 
 def held_jobs(transaction: Transaction, fences: Iterable[tuple[str, int]]) -> Iterator[JobState]:
@@ -262,11 +275,17 @@ def save(transaction: Transaction, requests: list[SaveRequest]) -> list[list[Ins
 
 REPORT = f"""
 UPDATE mainspring_jobs SET progress = ?, note = ? WHERE id = ? AND token = ? AND status = {RUNNING}
+RETURNING queue, task, target_type, target_id
 """
 
 
 def report(transaction: Transaction, reports: list[ProgressReport]) -> list[bool]:
-    return [
-        transaction.execute(REPORT, (report.fraction, storable(report.note), report.job_id, report.token)).rowcount == 1
-        for report in reports
-    ]
+    return [report_one(transaction, report) for report in reports]
+
+
+def report_one(transaction: Transaction, report: ProgressReport) -> bool:
+    note = storable(report.note)
+    rows = transaction.execute(REPORT, (report.fraction, note, report.job_id, report.token)).fetchall()
+    for queue, task, *target in rows:
+        transaction.record([feed.progressed(JobRef(report.job_id, *target), queue, task, report.fraction, note)])
+    return bool(rows)

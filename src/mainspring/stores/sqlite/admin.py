@@ -11,6 +11,7 @@ from mainspring.clock import to_datetime, to_millis
 from mainspring.stores.audit import note_of_halt, note_of_resume
 from mainspring.stores.columns import RESTORED
 from mainspring.stores.documents import By, Note
+from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import JobState
 from mainspring.stores.engine.change import ALLOWED, ChangePlan, ChangeRequest, Key, note_of, plan, wanted_keys
 from mainspring.stores.engine.halts import combined
@@ -62,6 +63,7 @@ def live_holders(transaction: Transaction, keys: Sequence[Key]) -> dict[Key, str
 
 
 def carry_out(transaction: Transaction, planned: ChangePlan, request: ChangeRequest) -> None:
+    transaction.record([*feed.ended(planned.ended), *feed.by_hand(planned, request)])
     finish(transaction, planned.ended)
     update(transaction, [job.id for job in planned.updated], planned.columns)
     restore(transaction, [job.id for job in planned.restored], planned.columns)
@@ -174,6 +176,7 @@ def halt(transaction: Transaction, halts: list[Halt]) -> list[Halt]:
         row = (halt.queue or "", halt.actor, halt.reason, to_millis(halt.since), until, int(halt.accept), number)
         transaction.execute(PUT_HALT, row)
         write_entry(transaction, note_of_halt(given))
+        transaction.record([feed.halted(halt)])
         transaction.forget_halts()
         written.append(replace(halt, number=number))
     transaction.halts_changed = True
@@ -187,6 +190,7 @@ def resume(transaction: Transaction, requests: list[tuple[By, str | None]]) -> l
         transaction.execute("DELETE FROM mainspring_halts WHERE queue = ?", (queue or "",))
         if over:
             write_entry(transaction, note_of_resume(by, queue))
+            transaction.record([feed.halt_ended(by.actor, queue)])
             transaction.woken.add(queue or "*")
             transaction.halts_changed = True
         transaction.forget_halts()

@@ -16,6 +16,7 @@ from mainspring.job import Claim
 from mainspring.json_text import from_json
 from mainspring.stores.columns import CLAIMED
 from mainspring.stores.engine.claim import Head, Level, due_suspects, earliest, ends, head_of, shares
+from mainspring.stores.feed import ChangeKind
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Want
 from mainspring.stores.sqlite.rows import PAYLOAD, read_tags
 from mainspring.stores.sqlite.transaction import Transaction, in_values
@@ -74,7 +75,8 @@ FROM aside CROSS JOIN level WHERE task IS NOT NULL AND head IS NOT NULL
 TAKEN = {"id": "mainspring_jobs.id", "token": "token + 1", "payload": PAYLOAD.format(table="mainspring_jobs")}
 CHOSEN = f"""
 SELECT count(*), sum(status = {RETRYING}), sum(status = {SUSPENDED}), json_group_array(DISTINCT task),
-       json_group_array(seq), json_group_array(json_array({", ".join(TAKEN.get(name, name) for name in CLAIMED)}, seq))
+       json_group_array(seq), json_group_array(json_array({", ".join(TAKEN.get(name, name) for name in CLAIMED)}, seq)),
+       json_group_array(id), count(target_type)
 """
 DUE_HERE = f"{WAITING.format(queue=':queue', level=':level')} AND run_at <= :now ORDER BY run_at, seq LIMIT :limit"
 PICK = f"""
@@ -97,6 +99,10 @@ PICK_SUSPECT = f"""
 {CHOSEN}
 FROM (SELECT seq AS picked {SUSPECT.format(queue=":queue")} AND task = :task AND run_at <= :now ORDER BY run_at LIMIT 1)
 CROSS JOIN mainspring_jobs ON seq = picked
+"""
+STARTED = """
+SELECT task, json_group_array(json_array(id, target_type, target_id)) FROM mainspring_jobs
+WHERE seq IN (SELECT value FROM json_each(?)) GROUP BY task
 """
 PUT_ASIDE = f"""
 UPDATE mainspring_jobs SET aside = 1 WHERE seq IN (
@@ -149,11 +155,11 @@ class Taken:
 def to_claim(row: Sequence[Any]) -> Claim:
     """Make a claim from the columns of CHOSEN: 13 and 14 are its target, 15 its tags.
 
-    Its `ref` is the job's row and queue: both are fixed while it runs.
+    Its `ref` is the job's row, queue, task and target: all of them are fixed while it runs.
     """
     target = None if row[13] is None else (row[13], row[14])
     tags = read_tags(row[15]) if row[15] else ()
-    return Claim(*row[:13], target, tags, *row[16:-1], (row[-1], row[3]))  # type: ignore[call-arg]
+    return Claim(*row[:13], target, tags, *row[16:-1], (row[-1], row[3], row[2], target))  # type: ignore[call-arg]
 
 
 def claim(transaction: Transaction, requests: list[ClaimRequest]) -> list[Taken]:
@@ -262,12 +268,17 @@ def take(transaction: Transaction, request: ClaimRequest, taken: Taken, pick: st
     If some of them are of unknown tasks, take none and return None.
     """
     now, queue = transaction.now, place["queue"]
-    number, retrying, suspended, tasks, seqs, rows = transaction.execute(pick, {**place, "now": now}).fetchone()
-    if request.tasks is not None and not request.tasks.issuperset(from_json(tasks)):
+    picked = transaction.execute(pick, {**place, "now": now}).fetchone()
+    number, retrying, suspended, tasks, seqs, rows, ids, targets = picked
+    names = from_json(tasks)
+    if request.tasks is not None and not request.tasks.issuperset(names):
         return None
     if number:
         given = {"worker": request.worker, "now": now, "stall_grace": request.stall_grace, "seqs": seqs}
         transaction.execute(TAKE, given)
+        lists = [(names[0], ids)] if len(names) == 1 and not targets else transaction.execute(STARTED, (seqs,))
+        for task, jobs in lists:
+            transaction.record_row(ChangeKind.STARTED, queue, task, jobs, json.dumps({"worker": request.worker}))
         transaction.count(queue, RETRYING, -retrying)
         transaction.count(queue, SUSPENDED, -suspended)
         transaction.count(queue, PENDING, retrying + suspended - number)

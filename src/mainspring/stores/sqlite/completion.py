@@ -264,7 +264,7 @@ def end_job(connection: sqlite3.Connection, clock: Clock, outcome: Callable[[], 
     transaction = Transaction(connection, clock.now())
     if settle(transaction, [outcome()]) == [None]:
         raise ClaimLost
-    transaction.write_counts()
+    transaction.finish()
     return transaction
 
 

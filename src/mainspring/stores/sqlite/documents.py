@@ -22,6 +22,7 @@ from mainspring.stores.documents import (
     comes_soon,
     last_writes,
 )
+from mainspring.stores.engine import feed
 from mainspring.stores.sqlite import insertion
 from mainspring.stores.sqlite.admin import write_entry
 from mainspring.stores.sqlite.transaction import Transaction, in_values
@@ -89,6 +90,7 @@ def write(transaction: Transaction, new: list[PreparedBundle]) -> list[list[Inse
     writes = last_writes(prepared.bundle for prepared in taken)
     put(transaction, [write for write in writes if write.data is not None])
     delete(transaction, [write.key for write in writes if write.data is None])
+    transaction.record(feed.documents(writes))
     for note in (prepared.bundle.note for prepared in taken if prepared.bundle.note is not None):
         write_entry(transaction, note)
     if comes_soon(writes, transaction.now):

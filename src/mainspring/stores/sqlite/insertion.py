@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 from mainspring.job import FOREVER, Inserted, NewJob
+from mainspring.stores.engine import feed
 from mainspring.stores.engine.creation import first_time, refuse_unkeepable, rounds_by_key
 from mainspring.stores.engine.halts import refuse_while_halted
 from mainspring.stores.sqlite.transaction import Transaction, in_values
@@ -121,6 +122,7 @@ def insert_rows(transaction: Transaction, new: Sequence[PreparedJob]) -> list[Ne
         transaction.count(queue, SUSPENDED, suspended[queue])
         transaction.woken.add(queue)
     insert_payloads_and_tags(transaction, jobs)
+    transaction.record(feed.created(jobs))
     return jobs
 
 

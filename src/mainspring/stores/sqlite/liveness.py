@@ -29,6 +29,7 @@ from mainspring.stores.workers import from_data, to_data
 
 LONGEST_SOCKET_PATH = 100  # bytes; the limit of operating systems is 104 to 108
 FOREIGN_WRITE_POLL = 0.25  # seconds; a commit by the application's own connection sends no wake-up
+READER = "~reader-"  # begins the file names of readers of the change feed; no worker is named like this
 COARSE_CLOCK = 50_000_000  # nanoseconds; file systems take timestamps from a clock that ticks every few milliseconds
 
 
@@ -40,8 +41,9 @@ class Registry(Protocol):
     def dead(self, worker: str) -> bool: ...
     def heartbeat_of(self, worker: str) -> int: ...
     def workers(self) -> Iterable[WorkerInfo]: ...
-    def sweep(self) -> None: ...
+    def sweep(self) -> list[str]: ...
     def wake(self, wake: Wake, queues: Iterable[str] = ()) -> None: ...
+    def wake_readers(self) -> None: ...
 
 
 class Liveness:
@@ -54,6 +56,13 @@ class Liveness:
         self._sender: socket.socket | None = None
         self._listed: tuple[int, tuple[str, ...]] = (-1, ())
         self._directory_fd = -1
+
+    def join_reader(self, reader: str) -> socket.socket | None:
+        """Register a reader of the change feed: it has files like a worker, but is not one."""
+        return self.join(WorkerInfo(f"{READER}{reader}", host="", pid=os.getpid(), queues=()))
+
+    def leave_reader(self, reader: str) -> None:
+        self.leave(f"{READER}{reader}")
 
     def join(self, info: WorkerInfo) -> socket.socket | None:
         """Lock the worker's file and return its open socket; None if the socket could not be opened."""
@@ -116,28 +125,36 @@ class Liveness:
 
     def workers(self) -> Iterator[WorkerInfo]:
         for path in sorted(self.directory.glob("*.lock")):
+            if is_reader(path.stem):
+                continue
             with contextlib.suppress(OSError, ValueError, TypeError, LookupError):  # the file may come or go meanwhile
                 seen_at = round(path.stat().st_mtime * 1000)
                 info = from_data(path.stem, json.loads(path.read_text("utf-8")), seen_at)
                 yield replace(info, alive=not self.dead(info.id))
 
-    def sweep(self) -> None:
-        """Remove the files of dead workers, also of those that died before they had written theirs."""
-        for path in self.directory.glob("*.lock"):
-            if path.stem not in self._own:
-                self._remove_if_dead(path.stem)
+    def sweep(self) -> list[str]:
+        """Remove the files of dead workers, also of those that died before they had written theirs.
 
-    def _remove_if_dead(self, worker: str) -> None:
+        Return the workers whose files were removed. Of several processes that sweep, one removes the file.
+        """
+        others = [path.stem for path in self.directory.glob("*.lock") if path.stem not in self._own]
+        return [worker for worker in others if self._remove_if_dead(worker) and not is_reader(worker)]
+
+    def _remove_if_dead(self, worker: str) -> bool:
         """Remove its files under its lock: a worker that joins by this name meanwhile then makes them again."""
         try:
             descriptor = os.open(self._path(worker, "lock"), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:  # another process was quicker
-            return
+            return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink == 0:  # another process has removed it since
+                return False
             self.leave(worker)
         except BlockingIOError:  # it is alive
-            pass
+            return False
+        else:
+            return True
         finally:
             os.close(descriptor)
 
@@ -148,10 +165,15 @@ class Liveness:
         that misses the message notices the change at its next poll.
         """
         with contextlib.suppress(OSError):
-            self._tell("\n".join((str(wake.value), *queues)).encode())
+            self._tell("\n".join((str(wake.value), *queues)).encode(), readers=False)
 
-    def _tell(self, message: bytes) -> None:
-        listeners = self._listeners()
+    def wake_readers(self) -> None:
+        """Send a message to the readers of the change feed; like `wake`, this never raises."""
+        with contextlib.suppress(OSError):
+            self._tell(b"0", readers=True)
+
+    def _tell(self, message: bytes, *, readers: bool) -> None:
+        listeners = [name for name in self._listeners() if is_reader(name) == readers]
         if not listeners:
             return
         if self._sender is None:
@@ -227,6 +249,10 @@ class Liveness:
 
     def _path(self, worker: str, kind: str) -> Path:
         return self.directory / f"{worker}.{kind}"
+
+
+def is_reader(name: str) -> bool:
+    return name.startswith(READER)
 
 
 class Listener:

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 from mainspring.clock import Millis
 from mainspring.job import Outcome
+from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import JobState, crashed, released, stalled, takeover
 from mainspring.stores.protocol import AfterStall, Finding, Pulse, Severity, Takeover
-from mainspring.stores.sqlite import documents, schema
+from mainspring.stores.sqlite import changes, documents, schema
 from mainspring.stores.sqlite.acks import write
 from mainspring.stores.sqlite.admin import remove_jobs
 from mainspring.stores.sqlite.connection import DatabaseFile, file_system
@@ -72,16 +73,19 @@ def held_jobs(transaction: Transaction, statement: str, *given: Any) -> list[Job
 def take(transaction: Transaction, ended: Sequence[tuple[JobState, Outcome]]) -> list[Takeover]:
     """End runs in place of their workers, like any ack: fence, counts and history have only one implementation."""
     transaction.cancellations = transaction.cancellations or bool(ended)
+    transaction.record(feed.stalled(ended))
     written = write(transaction, ended)
     return [takeover(job, outcome, end.status) for (job, outcome), end in zip(ended, written, strict=True)]
 
 
 def release_all(transaction: Transaction, workers: list[str]) -> list[int]:
     """Release all jobs that these workers still hold; return their number per worker."""
-    return [
-        len(write(transaction, [(job, released(job)) for job in held_jobs(transaction, HELD_BY, worker)]))
-        for worker in workers
-    ]
+    numbers: list[int] = []
+    for worker in workers:
+        held = held_jobs(transaction, HELD_BY, worker)
+        numbers.append(len(write(transaction, [(job, released(job)) for job in held])))
+        transaction.record([feed.left(worker)])
+    return numbers
 
 
 # -- retention ------------------------------------------------------------------------------------
@@ -108,7 +112,8 @@ class Prune(NamedTuple):
 
 
 def something_expired(connection: sqlite3.Connection, now: Millis) -> bool:
-    return bool(connection.execute(SOMETHING_EXPIRED, {"now": now}).fetchone()[0])
+    expired = connection.execute(SOMETHING_EXPIRED, {"now": now}).fetchone()[0]
+    return bool(expired) or changes.something_expired(connection, now)
 
 
 def prune(transaction: Transaction, requests: list[Prune]) -> list[int]:
@@ -124,7 +129,7 @@ def prune_some(transaction: Transaction, now: Millis, limit: int) -> int:
     keys = transaction.execute(FORGET_KEYS, (now, limit)).rowcount
     if rows:
         transaction.pages_to_free = PAGES_TO_FREE
-    return len(rows) + keys + documents.prune(transaction, now, limit)
+    return len(rows) + keys + documents.prune(transaction, now, limit) + changes.prune(transaction, now, limit)
 
 
 # -- diagnosis ------------------------------------------------------------------------------------

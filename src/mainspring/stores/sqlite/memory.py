@@ -10,8 +10,8 @@ import asyncio
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -21,8 +21,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from mainspring.clock import Clock, Millis, to_datetime
 from mainspring.errors import ConfigurationError, UnsupportedCall
 from mainspring.job import Inserted, Outcome
+from mainspring.stores.engine import feed
 from mainspring.stores.protocol import EVERY_QUEUE, Completion, Finding, Severity, Wake, WorkerInfo
-from mainspring.stores.sqlite import fork, insertion, schema
+from mainspring.stores.sqlite import changes, fork, insertion, schema
 from mainspring.stores.sqlite.errors import explain
 from mainspring.stores.sqlite.store import SqlStore
 from mainspring.stores.sqlite.transaction import Committing, Operation
@@ -89,6 +90,13 @@ class MemoryStore(SqlStore):
 
     async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:
         self.liveness.join(worker, wake)
+        await self._write(changes.record, [feed.joined(worker)])
+
+    @asynccontextmanager
+    async def watching(self, notice: Callable[[], None]) -> AsyncIterator[None]:
+        """Call `notice` after each commit."""
+        with self.liveness.reader(notice):
+            yield
 
     async def diagnose(self) -> list[Finding]:
         return [LOST]
@@ -152,6 +160,7 @@ class LocalWorkers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._workers: dict[str, LocalWorker] = {}
+        self._readers: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
         self._heartbeats = count(1)  # of all workers: one that leaves and joins again has a new number
 
     def join(self, info: WorkerInfo, wake: Callable[[Wake], None]) -> None:
@@ -180,8 +189,24 @@ class LocalWorkers:
         locals_ = list(self._workers.values())  # other threads may join meanwhile
         return [replace(local.info, seen_at=to_datetime(local.seen_at), alive=True) for local in locals_]
 
-    def sweep(self) -> None:
+    def sweep(self) -> list[str]:
         """Do nothing: a worker that has left leaves nothing behind."""
+        return []
+
+    @contextmanager
+    def reader(self, notice: Callable[[], None]) -> Iterator[None]:
+        """Call `notice` on this event loop when the change feed has grown, until the block is left."""
+        reader = asyncio.get_running_loop(), notice
+        self._readers.append(reader)
+        try:
+            yield
+        finally:
+            self._readers.remove(reader)
+
+    def wake_readers(self) -> None:
+        for loop, notice in list(self._readers):
+            with suppress(RuntimeError):  # the loop is closed
+                call_soon(loop)(notice)
 
     def wake(self, wake: Wake, queues: Iterable[str] = ()) -> None:
         about = frozenset(queues)

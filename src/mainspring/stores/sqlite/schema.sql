@@ -201,6 +201,25 @@ CREATE TABLE mainspring_documents (
 CREATE INDEX mainspring_documents_due ON mainspring_documents (collection, due_at) WHERE due_at < 4611686018427387904;
 CREATE INDEX mainspring_documents_expiry ON mainspring_documents (expires_at) WHERE expires_at < 4611686018427387904;
 
+-- The change feed, see stores/feed.py. An entry lists jobs of one task and queue to which the same thing happened.
+-- Retention deletes the oldest entries, but never the last one: so numbers grow without gaps and are never reused.
+CREATE TABLE mainspring_changes (
+    number        INTEGER PRIMARY KEY,
+    at            INTEGER NOT NULL,
+    kind          TEXT    NOT NULL,
+    queue         TEXT,
+    task          TEXT,
+    jobs          TEXT,                    -- JSON: ids, or arrays of id, target_type, target_id and data
+    data          TEXT                     -- JSON
+) STRICT;
+
+-- Identifies the feed. A cursor of another one is not valid here.
+CREATE TABLE mainspring_feed (
+    life          TEXT    NOT NULL PRIMARY KEY
+) STRICT, WITHOUT ROWID;
+
+INSERT INTO mainspring_feed VALUES (lower(hex(randomblob(4))));
+
 CREATE VIEW mainspring_all_jobs AS
 SELECT id, task, queue,
        CASE status WHEN 0 THEN 'pending' WHEN 1 THEN 'retrying' WHEN 2 THEN 'suspended' ELSE 'running' END AS status,

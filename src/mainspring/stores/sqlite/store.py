@@ -11,18 +11,21 @@ import os
 import sqlite3
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from mainspring.clock import Clock, Millis, SteadyClock, may_delete
 from mainspring.errors import StoreError
+from mainspring.ids import new_id
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Save, Status, Step, TimelineEntry
 from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
+from mainspring.stores.engine import feed
 from mainspring.stores.engine.change import ChangeRequest, refuse_negative
 from mainspring.stores.engine.halts import serves
+from mainspring.stores.feed import ChangePage, Cursor
 from mainspring.stores.paging import check_page
 from mainspring.stores.protocol import (
     Action,
@@ -49,6 +52,7 @@ from mainspring.stores.records import Kind, Record, RecordPage
 from mainspring.stores.sqlite import (
     acks,
     admin,
+    changes,
     claims,
     documents,
     fork,
@@ -106,10 +110,12 @@ class SqlStore(ABC):
         """Insert as part of the caller's transaction."""
 
     def _committed(self, transaction: Transaction) -> None:
-        """Wake workers after a commit."""
+        """Wake workers and readers of the change feed after a commit."""
         if wake := transaction.wakes():
             queues = () if transaction.cancellations or "*" in transaction.woken else transaction.woken
             self.liveness.wake(wake, queues)
+        if transaction.changes:
+            self.liveness.wake_readers()
 
     # -- the life of a job --------------------------------------------------------------------------
 
@@ -177,9 +183,11 @@ class SqlStore(ABC):
         watch.forget_others(known)
         before, watch.dead = watch.dead, {worker for worker in known if self._is_dead(worker)}
         gone = [(worker, self._death_of(worker)) for worker in holders if worker in watch.dead]
-        self.liveness.sweep()
+        swept = [feed.died(worker) for worker in self.liveness.sweep()]
         taken: list[list[Takeover]] = await self._write(maintenance.take_over, gone) if gone else []
         taken += await self._write(maintenance.take_stalled, late) if late else []
+        if swept:
+            await self._write(changes.record, swept)
         return Reaped([takeover for takeovers in taken for takeover in takeovers], frozenset(watch.dead - before))
 
     def _is_dead(self, worker: str) -> bool:
@@ -240,6 +248,9 @@ class SqlStore(ABC):
             return []
         confirmed = read.confirmed_by(connection, halt.number)
         return [info for info in self._living() if info.id not in confirmed and info.alive and serves(info, halt)]
+
+    async def changes(self, after: str | None = None, *, limit: int = 500) -> ChangePage:
+        return await self._read(changes.read, None if after is None else Cursor.parse(after), limit)
 
     async def stats(self) -> Stats:
         return await self._read(read.stats, self.clock.now(), self._living)
@@ -387,7 +398,7 @@ class SqliteStore(SqlStore):
         with lent(connection, self.file):
             transaction = Transaction(connection, self.clock.now())
             inserted = insertion.insert(transaction, new)
-            transaction.write_counts()
+            transaction.finish()
         return inserted
 
     async def _claim(self, request: claims.ClaimRequest) -> claims.Taken:
@@ -420,10 +431,25 @@ class SqliteStore(SqlStore):
         with self.file.errors():
             listening = self.liveness.join(worker)
         self._listeners[worker.id] = Listener(listening, self.file, worker.queues, wake)
+        joined = self._write(changes.record, [feed.joined(worker)], durable=False)
+        joined.add_done_callback(forget_error)  # not awaited: a locked file must not keep a worker from starting
 
     async def leave(self, worker: str) -> None:
         self._stop_listening(worker)
         await super().leave(worker)
+
+    @asynccontextmanager
+    async def watching(self, notice: Callable[[], None]) -> AsyncIterator[None]:
+        """Call `notice` after each commit, whichever connection makes it."""
+        self._open()
+        reader = new_id()
+        with self.file.errors():
+            listener = Listener(self.liveness.join_reader(reader), self.file, (), lambda _: notice())
+        try:
+            yield
+        finally:
+            listener.stop()
+            self.liveness.leave_reader(reader)
 
     def _stop_listening(self, worker: str) -> None:
         if (listener := self._listeners.pop(worker, None)) is not None:
@@ -439,6 +465,11 @@ class SqliteStore(SqlStore):
 
     async def diagnose(self) -> list[Finding]:
         return await self._read(maintenance.diagnose, self.file, self.liveness)
+
+
+def forget_error(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
 
 
 async def run_in_own_thread(work: Callable[[], None]) -> None:

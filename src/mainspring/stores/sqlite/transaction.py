@@ -13,12 +13,13 @@ from __future__ import annotations
 import functools
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from types import TracebackType
 from typing import Any
 
 from mainspring.clock import Clock, Millis, to_datetime
+from mainspring.stores.feed import Entry
 from mainspring.stores.protocol import Halt, Wake
 
 Operation = Callable[["Transaction", list[Any]], list[Any]]
@@ -29,6 +30,7 @@ SIZES = (1024, 512, 256, 128, 64, 32, 16, 8, 4, 3, 2, 1)  # rows of a list; only
 ADD_COUNTS = """
 INSERT INTO mainspring_counts (queue, status, n) VALUES {values} ON CONFLICT DO UPDATE SET n = n + excluded.n
 """
+ADD_CHANGES = "INSERT INTO mainspring_changes (at, kind, queue, task, jobs, data) VALUES {values}"
 HALTS = """
 SELECT queue, actor, reason, since, until, accept, number FROM mainspring_halts WHERE until IS NULL OR until > ?
 ORDER BY queue
@@ -42,6 +44,7 @@ class Transaction:
         self.connection = connection
         self.now = now
         self.counts: defaultdict[tuple[str, int], int] = defaultdict(int)  # (queue, status) -> change
+        self.changes: list[tuple[Any, ...]] = []  # rows for the change feed, in the order in which they happened
         self.woken: set[str] = set()  # queues that may have something due
         self.cancellations = False
         self.documents = False  # documents come due soon
@@ -74,7 +77,21 @@ class Transaction:
     def count(self, queue_name: str, status: int, change: int) -> None:
         self.counts[queue_name, status] += change
 
-    def write_counts(self) -> None:
+    def record(self, entries: Iterable[Entry]) -> None:
+        """Add entries to the change feed."""
+        for entry in entries:
+            self.record_row(entry.kind, entry.queue, entry.task, entry.jobs_json(), entry.data_json())
+
+    def record_row(self, kind: str, queue: str | None, task: str | None, jobs: str | None, data: str | None) -> None:
+        self.changes.append((self.now, kind, queue, task, jobs, data))
+
+    def finish(self) -> None:
+        """Write what is written once per transaction: the counts and the change feed."""
+        self._write_counts()
+        for part in in_values(ADD_CHANGES, self.changes):
+            self.execute(*part)
+
+    def _write_counts(self) -> None:
         changes = [(name, status, change) for (name, status), change in self.counts.items() if change]
         for part in in_values(ADD_COUNTS, changes):
             self.execute(*part)
@@ -129,7 +146,7 @@ class Committing:
             roll_back(self._connection)
             return
         try:
-            self._transaction.write_counts()
+            self._transaction.finish()
             self._connection.execute("COMMIT")
         except BaseException:
             roll_back(self._connection)

@@ -228,7 +228,7 @@ def one_by_one(
 ) -> None:
     """Run each request in its own savepoint, so that one that fails does not affect the others."""
     for request in requests:
-        before = dict(transaction.counts)
+        before, recorded = dict(transaction.counts), len(transaction.changes)
         transaction.execute("SAVEPOINT request")
         try:
             request.results = request.operation(transaction, request.items)
@@ -236,6 +236,7 @@ def one_by_one(
             transaction.execute("ROLLBACK TO request")
             transaction.counts.clear()
             transaction.counts.update(before)
+            del transaction.changes[recorded:]
             request.error = explain(error) if isinstance(error, sqlite3.Error) else error
         transaction.execute("RELEASE request")
 

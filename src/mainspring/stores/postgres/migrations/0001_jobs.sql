@@ -283,13 +283,47 @@ COMMENT ON COLUMN {schema}.documents.grp IS 'the group within the collection; ma
 COMMENT ON COLUMN {schema}.documents.version IS 'changes with each write; a writer names the version that it has read';
 COMMENT ON COLUMN {schema}.documents.due_at IS 'when the document is due (ms since 1970 UTC); 2^62 means never';
 
+CREATE TABLE {schema}.changes (
+    number        bigint   NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    txid          xid8     NOT NULL DEFAULT pg_current_xact_id(),
+    at            bigint   NOT NULL,
+    kind          text     NOT NULL,
+    queue         text,
+    task          text,
+    ids           uuid[],
+    details       text,
+    data          text
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 10000);
+ALTER TABLE {schema}.changes ALTER ids SET STORAGE EXTERNAL; -- random numbers cannot be compressed
+CREATE INDEX changes_txid ON {schema}.changes (txid);
+COMMENT ON TABLE {schema}.changes IS
+    'The change feed. An entry lists jobs of one task and queue to which the same thing happened in one transaction.';
+COMMENT ON COLUMN {schema}.changes.txid IS 'the transaction; readers compare it with snapshots, because numbers are not in the order of commits';
+COMMENT ON COLUMN {schema}.changes.details IS 'JSON: for each id an array of target_type, target_id and data, or null; NULL: there is no more to say';
+COMMENT ON COLUMN {schema}.changes.data IS 'JSON: what is the same for all ids';
+
+CREATE TABLE {schema}.feed (
+    life          text     NOT NULL PRIMARY KEY,
+    pruned_at     bigint   NOT NULL DEFAULT 0
+);
+INSERT INTO {schema}.feed (life) VALUES (substr(md5(random()::text || clock_timestamp()), 1, 8));
+COMMENT ON TABLE {schema}.feed IS 'Identifies the change feed, and says up to which time its entries were deleted. A cursor of another feed is not valid here.';
+
+CREATE TABLE {schema}.readers (
+    id            text     NOT NULL PRIMARY KEY,
+    idle          boolean  NOT NULL DEFAULT false,
+    seen_at       timestamptz NOT NULL DEFAULT clock_timestamp()
+) WITH (fillfactor = 50);
+COMMENT ON TABLE {schema}.readers IS 'Processes that read the change feed. Those that are idle are notified of new entries.';
+
 -- Inserts one job, unless it is in the tables already or is refused. `new` is the number of inserted jobs. If `alone`, it
 -- commits, and then notifies if a worker is idle. The order matters: a worker that becomes idle meanwhile sees the job.
 -- For speed, it states again what engine.creation.created decides.
 CREATE PROCEDURE {schema}.enqueue(
     id_ uuid, task_ text, queue_ text, priority_ smallint, run_at_ bigint, delay_ bigint, max_attempts_ integer,
     timeout_ bigint, keep_ bigint, keep_dead_ bigint, payload_ text, dedupe_key_ text, target_type_ text, target_id_ text,
-    tags_ text, options_ text, waits_for_ text, at bigint, alone boolean, channel text, message text, INOUT new integer
+    tags_ text, options_ text, waits_for_ text, at bigint, alone boolean, channel text, message text, INOUT new integer,
+    INOUT heard boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
     status_ smallint := CASE WHEN waits_for_ IS NULL THEN 0 ELSE 2 END;
@@ -306,7 +340,11 @@ BEGIN
         RETURN;
     END IF;
     INSERT INTO {schema}.counts (queue, status, n) VALUES (queue_, status_, 1);
+    INSERT INTO {schema}.changes (at, kind, queue, task, ids, details)
+    VALUES (at, 'created', queue_, task_, ARRAY[id_],
+            CASE WHEN target_type_ IS NOT NULL THEN json_build_array(json_build_array(target_type_, target_id_)) END);
     new := 1;
+    heard := NOT alone AND EXISTS (SELECT 1 FROM {schema}.readers);
     IF alone THEN
         COMMIT;
         IF EXISTS (SELECT 1 FROM {schema}.workers WHERE idle AND queues && ARRAY['*', queue_]) THEN
@@ -314,6 +352,13 @@ BEGIN
                 PERFORM set_config('synchronous_commit', 'off', true), pg_notify(channel, message);
             EXCEPTION WHEN OTHERS THEN
                 NULL; -- the job is inserted; a worker that is not notified finds it by polling
+            END;
+        END IF;
+        IF EXISTS (SELECT 1 FROM {schema}.readers WHERE idle) THEN
+            BEGIN
+                PERFORM set_config('synchronous_commit', 'off', true), pg_notify(channel || '_changes', '');
+            EXCEPTION WHEN OTHERS THEN
+                NULL; -- a reader that is not notified looks again after a while
             END;
         END IF;
     END IF;
@@ -501,6 +546,11 @@ BEGIN
                 SELECT queues[i], change.status, change.n
                 FROM (SELECT was, count(*) AS n FROM taken GROUP BY was) AS left_,
                      LATERAL (VALUES (left_.was, -left_.n), (3, left_.n)) AS change(status, n)
+            ), recorded AS (
+                INSERT INTO {schema}.changes (at, kind, queue, task, ids, details, data)
+                SELECT at, 'started', queues[i], task, array_agg(id), CASE WHEN bool_or(target_type IS NOT NULL)
+                    THEN json_agg(json_build_array(target_type, target_id)) END, json_build_object('worker', worker_)
+                FROM taken GROUP BY task
             )
             (SELECT id::text, token, task, queues[i], payload, priorities[i], attempts, max_attempts, crashes, timeout,
                     run_at, created_at, dedupe_key, target_type, target_id, tags, options
@@ -542,6 +592,11 @@ BEGIN
             SELECT left_.queue, change.status, change.n
             FROM (SELECT queue, was, count(*) AS n FROM taken GROUP BY queue, was) AS left_,
                  LATERAL (VALUES (left_.was, -left_.n), (3, left_.n)) AS change(status, n)
+        ), recorded AS (
+            INSERT INTO {schema}.changes (at, kind, queue, task, ids, details, data)
+            SELECT at, 'started', queue, task, array_agg(id), CASE WHEN bool_or(target_type IS NOT NULL)
+                    THEN json_agg(json_build_array(target_type, target_id)) END, json_build_object('worker', worker_)
+            FROM taken GROUP BY queue, task
         )
         SELECT id::text, token, task, queue, payload, priority, attempts, max_attempts, crashes, timeout, run_at,
                created_at, dedupe_key, target_type, target_id, tags, options
@@ -689,7 +744,11 @@ BEGIN
                 ), woken AS (
                     UPDATE {schema}.jobs AS j SET status = 0, run_at = at, waits_for = NULL
                     FROM picked WHERE j.ctid = picked.place
-                    RETURNING j.queue
+                    RETURNING j.queue, j.task, j.id, j.target_type, j.target_id
+                ), recorded AS (
+                    INSERT INTO {schema}.changes (at, kind, queue, task, ids, details)
+                    SELECT at, 'resumed', queue, task, array_agg(id), CASE WHEN bool_or(target_type IS NOT NULL)
+                    THEN json_agg(json_build_array(target_type, target_id)) END FROM woken GROUP BY queue, task
                 ), by_queue AS (
                     SELECT queue, count(*) AS n FROM woken GROUP BY queue
                 ), counted AS (
@@ -739,9 +798,10 @@ COMMENT ON FUNCTION {schema}.wake_for_ends IS 'Wakes the jobs that wait for the 
 -- nothing ran would use.
 -- For speed, it states again what engine.ack.conclude decides for a plain success.
 -- accepted: NULL if all were accepted, otherwise the id and token of those that were. woken: queues of jobs that waited
--- for these ends.
+-- for these ends. heard: a process reads the change feed, and may have to be notified.
 CREATE FUNCTION {schema}.complete(
-    ids uuid[], tokens bigint[], began_at bigint[], results text[], at bigint, OUT accepted text[], OUT woken text[]
+    ids uuid[], tokens bigint[], began_at bigint[], results text[], at bigint, OUT accepted text[], OUT woken text[],
+    OUT heard boolean
 ) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -767,9 +827,14 @@ BEGIN
         INSERT INTO {schema}.counts (queue, status, n)
         SELECT queue, change.status, change.n FROM (SELECT queue, count(*) AS n FROM gone GROUP BY queue) AS ended_,
              LATERAL (VALUES (3, -ended_.n), (4, ended_.n)) AS change(status, n)
+    ), recorded AS (
+        INSERT INTO {schema}.changes (at, kind, queue, task, ids, details)
+        SELECT at, 'completed', queue, task, array_agg(id), CASE WHEN bool_or(target_type IS NOT NULL)
+                    THEN json_agg(json_build_array(target_type, target_id)) END FROM gone GROUP BY queue, task
     )
     SELECT array_agg(id), array_agg(token) INTO done, done_tokens FROM gone;
     woken := {schema}.wake_for_ends(done, at);
+    heard := EXISTS (SELECT 1 FROM {schema}.readers);
     IF cardinality(done) IS DISTINCT FROM cardinality(ids) THEN
         accepted := ARRAY(SELECT id || ' ' || token FROM unnest(done, done_tokens) AS one(id, token));
     END IF;

@@ -1,0 +1,97 @@
+"""Follow the change feed: `async for change in app.changes()`.
+
+The stream reads the store when the store says that the feed may have grown, and sleeps otherwise. It survives outages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import suppress
+
+from mainspring.errors import ChangesLost, StoreUnavailable
+from mainspring.log import get_log
+from mainspring.services import Services
+from mainspring.stores.feed import Change, ChangeFilter, ChangePage, Cursor
+
+log = get_log("mainspring.changes")
+
+PAGE = 500  # entries of the feed that one read returns at most
+PAUSE = 0.02  # seconds between two reads while changes keep coming: many small reads would cost the store more
+LONGEST_SLEEP = 15.0  # seconds without a look at the feed, in case a wake-up got lost
+RETRY_PAUSE = 1.0  # seconds to wait while the store is away
+
+
+class ChangeStream:
+    """The changes after a cursor, without end. `cursor` is where to resume; it moves on even if nothing matches.
+
+    Use `async for`, or `for` in code without an event loop. Breaking out of the loop ends the stream.
+    """
+
+    def __init__(self, services: Services, after: str | None, where: ChangeFilter) -> None:
+        if after is not None:
+            Cursor.parse(after)  # raises if it is not a cursor
+        self._services = services
+        self._where = where
+        self.cursor = after  # None until the stream has begun, if it begins now
+
+    def __aiter__(self) -> AsyncIterator[Change]:
+        return self._follow()
+
+    def __iter__(self) -> Iterator[Change]:
+        follower = self._follow()
+        run = self._services.run
+        try:
+            while True:
+                yield run(next_of(follower))
+        finally:
+            run(follower.aclose())
+
+    async def begin(self) -> str:
+        """Return the cursor, after which every change will be seen. Call it to fix the place before you act."""
+        if self.cursor is None:
+            self.cursor = str((await self._services.store.changes()).cursor)
+        return self.cursor
+
+    async def _follow(self) -> AsyncGenerator[Change]:
+        news = asyncio.Event()
+        await self.begin()
+        async with self._services.store.watching(news.set):
+            while True:
+                news.clear()
+                page = await self._read()
+                if page is None:
+                    continue
+                before = Cursor.parse(await self.begin())
+                for change in page.changes(self._where, before):
+                    self.cursor = change.cursor
+                    yield change
+                self.cursor = str(page.cursor)
+                await self._wait(page, news)
+
+    async def _read(self) -> ChangePage | None:
+        """Return the next page; None if the store is away for now."""
+        try:
+            page = await self._services.store.changes(self.cursor, limit=PAGE)
+        except StoreUnavailable as error:
+            log.warning("changes_unavailable", error=str(error), retry_in=RETRY_PAUSE)
+            await asyncio.sleep(RETRY_PAUSE)
+            return None
+        if page.reset:
+            lost, self.cursor = self.cursor, str(page.cursor)
+            raise ChangesLost(lost or "", self.cursor)
+        return page
+
+    async def _wait(self, page: ChangePage, news: asyncio.Event) -> None:
+        if page.more:
+            return
+        if page.entries:
+            await asyncio.sleep(PAUSE)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LONGEST_SLEEP):
+                await news.wait()
+
+
+async def next_of(follower: AsyncGenerator[Change]) -> Change:
+    return await anext(follower)

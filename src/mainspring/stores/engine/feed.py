@@ -1,0 +1,163 @@
+"""Which entries of the change feed a write brings. Stores write them together with the change itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from mainspring.job import Move, NewJob, Outcome, Status
+from mainspring.stores.documents import Write
+from mainspring.stores.engine.ack import Conclusion, JobState, cause_of
+from mainspring.stores.engine.change import ChangePlan, ChangeRequest
+from mainspring.stores.feed import LONGEST_TEXT, MAX_JOBS, ChangeKind, Data, Entry, JobRef
+from mainspring.stores.protocol import Action, Halt, WorkerInfo
+
+ENDS: Mapping[Status, ChangeKind] = {
+    Status.COMPLETED: ChangeKind.COMPLETED,
+    Status.DEAD_LETTER: ChangeKind.DEAD_LETTERED,
+    Status.CANCELLED: ChangeKind.CANCELLED,
+    Status.RETRYING: ChangeKind.RETRYING,
+    Status.SUSPENDED: ChangeKind.SUSPENDED,
+}
+COLLECTIONS = {"schedules": ChangeKind.SCHEDULE, "breakers": ChangeKind.BREAKER}
+
+Place = tuple[str, str]
+"""A queue and a task: an entry lists jobs of one place."""
+
+
+def entries(kind: ChangeKind, jobs: Mapping[Place, Sequence[str | JobRef]], data: Data | None = None) -> list[Entry]:
+    """Return the entries for one kind of change of these jobs."""
+    return [
+        Entry(kind, queue, task, part, data)
+        for (queue, task), refs in jobs.items()
+        for part in in_parts(refs)
+    ]  # fmt: skip
+
+
+def in_parts(refs: Sequence[str | JobRef]) -> Iterator[Sequence[str | JobRef]]:
+    if len(refs) <= MAX_JOBS:
+        yield refs
+        return
+    rest = iter(refs)
+    while part := list(islice(rest, MAX_JOBS)):
+        yield part
+
+
+def created(jobs: Iterable[NewJob]) -> list[Entry]:
+    by_place: dict[Place, list[str | JobRef]] = {}
+    for job in jobs:
+        by_place.setdefault((job.queue, job.task), []).append(
+            job.id if job.target is None else JobRef(job.id, *job.target)
+        )
+    return entries(ChangeKind.CREATED, by_place)
+
+
+def ended(concluded: Iterable[tuple[JobState, Conclusion]], outcomes: Iterable[Outcome] | None = None) -> list[Entry]:
+    """Return the entries for runs that ended and for waiting jobs that were cancelled (those have no outcomes)."""
+    found: dict[ChangeKind, dict[Place, list[str | JobRef]]] = {}
+    moves = (outcome.move for outcome in outcomes) if outcomes is not None else None
+    for job, conclusion in concluded:
+        kind = kind_of_end(conclusion.status, None if moves is None else next(moves))
+        places = found.setdefault(kind, {})
+        places.setdefault((job.queue, job.task), []).append(ref(job, data_of_end(job, kind, conclusion)))
+    return [entry for kind, places in found.items() for entry in entries(kind, places)]
+
+
+def kind_of_end(status: Status, move: Move | None) -> ChangeKind:
+    if status is Status.PENDING:
+        return ChangeKind.SNOOZED if move is Move.SNOOZE else ChangeKind.RELEASED
+    return ENDS[status]
+
+
+def data_of_end(job: JobState, kind: ChangeKind, conclusion: Conclusion) -> Data | None:
+    """Return what the feed tells about an end: what readers need at once, and cannot read from the job later."""
+    if kind is ChangeKind.COMPLETED:
+        return None
+    data: dict[str, Any] = {"worker": job.worker, "attempt": conclusion.attempts, "max_attempts": job.max_attempts}
+    if conclusion.failure is not None:
+        data |= {"error_type": conclusion.failure.type, "error": conclusion.failure.message[:LONGEST_TEXT]}
+    if conclusion.reason:
+        data["reason"] = conclusion.reason[:LONGEST_TEXT]
+    if conclusion.finished_at is None:
+        data["run_at"] = conclusion.run_at
+    if conclusion.waits_for is not None:
+        data["waits_for"] = conclusion.waits_for
+    return data
+
+
+def ref(job: JobState, data: Data | None = None) -> str | JobRef:
+    return job.id if data is None and job.target_type is None else JobRef(job.id, job.target_type, job.target_id, data)
+
+
+def stalled(taken: Iterable[tuple[JobState, Outcome]]) -> list[Entry]:
+    """Return the entries for runs that are taken from their workers. How they end is recorded after that."""
+    return [
+        Entry(ChangeKind.STALLED, job.queue, job.task, [ref(job, {"worker": job.worker, "cause": cause_of(outcome)})])
+        for job, outcome in taken
+    ]
+
+
+def by_hand(planned: ChangePlan, request: ChangeRequest) -> list[Entry]:
+    """Return the entries for changes by hand, except for jobs that are cancelled at once: those end."""
+    told: Data = {"actor": request.by.actor, "reason": request.by.reason[:LONGEST_TEXT]}
+    match request.action:
+        case Action.CANCEL:
+            return of_jobs(ChangeKind.CANCEL_REQUESTED, planned.updated, told)
+        case Action.RETRY:
+            return of_jobs(ChangeKind.RETRIED, [*planned.updated, *planned.restored], told)
+        case Action.EDIT:
+            shown = {name: value for name, value in planned.columns.items() if name not in {"payload", "reason"}}
+            return of_jobs(ChangeKind.EDITED, planned.updated, {**told, "fields": sorted(planned.columns), **shown})
+        case Action.DELETE:
+            return of_jobs(ChangeKind.DELETED, planned.deleted, told)
+
+
+def of_jobs(kind: ChangeKind, jobs: Iterable[JobState], data: Data | None = None) -> list[Entry]:
+    by_place: dict[Place, list[str | JobRef]] = {}
+    for job in jobs:
+        by_place.setdefault((job.queue, job.task), []).append(ref(job))
+    return entries(kind, by_place, data)
+
+
+def progressed(job: JobRef, queue: str, task: str, fraction: float | None, note: str) -> Entry:
+    return Entry(ChangeKind.PROGRESSED, queue, task, [job], {"fraction": fraction, "note": note[:LONGEST_TEXT]})
+
+
+def halted(halt: Halt) -> Entry:
+    until = None if halt.until is None else halt.until.isoformat()
+    data = {"actor": halt.actor, "reason": halt.reason[:LONGEST_TEXT], "until": until, "accept": halt.accept}
+    return Entry(ChangeKind.HALTED, halt.queue, data=data)
+
+
+def halt_ended(actor: str, queue: str | None) -> Entry:
+    return Entry(ChangeKind.HALT_ENDED, queue, data={"actor": actor})
+
+
+def joined(worker: WorkerInfo) -> Entry:
+    data = {"worker": worker.id, "host": worker.host, "pid": worker.pid, "queues": list(worker.queues)}
+    return Entry(ChangeKind.WORKER_JOINED, data=data)
+
+
+def left(worker: str) -> Entry:
+    return Entry(ChangeKind.WORKER_LEFT, data={"worker": worker})
+
+
+def died(worker: str) -> Entry:
+    return Entry(ChangeKind.WORKER_DIED, data={"worker": worker})
+
+
+def documents(writes: Iterable[Write]) -> list[Entry]:
+    return [
+        Entry(
+            COLLECTIONS.get(write.key.collection, ChangeKind.DOCUMENT),
+            data={
+                "collection": write.key.collection,
+                "group": write.key.group,
+                "id": write.key.id,
+                "deleted": write.data is None,
+            },
+        )
+        for write in writes
+        if write.recorded
+    ]

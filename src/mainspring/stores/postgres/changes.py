@@ -1,0 +1,191 @@
+"""Read the change feed, and delete its oldest entries.
+
+The numbers of entries are not in the order of the commits: a transaction takes a number early and may commit late. A
+reader that only remembered the highest number would miss entries that appear below it. So a cursor remembers the
+snapshot that was read: which transactions had ended by then. The next read returns the entries of all transactions that
+have ended since, ordered by number.
+
+This keeps the order of each job's entries. A transaction that changes a job holds the lock of the job's row until it
+commits, and takes the numbers of its entries under that lock. So the transaction that changes the job next belongs to a
+later snapshot, or it is read together with the first one and has the higher number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from mainspring.clock import Millis
+from mainspring.errors import ConfigurationError, StoreError
+from mainspring.stores.feed import MAX_ENTRIES, RETENTION, ChangeKind, ChangePage, Cursor, Entry, JobRef
+from mainspring.stores.postgres.transaction import Transaction
+
+FEED = """
+SELECT life || right((SELECT system_identifier::text FROM pg_control_system()), 6)
+       || (SELECT oid FROM pg_database WHERE datname = current_database()),
+       pruned_at, {now}, pg_current_snapshot()::text
+FROM {s}.feed
+"""  # a restored dump is another feed: the numbers of its transactions are others
+ENTRY = "number, at, kind, queue, task, ids::text[], details, data"
+SINCE = f"""
+SELECT {ENTRY} FROM {{s}}.changes WHERE txid >= %(since)s::xid8 AND txid < %(until)s::xid8
+    AND pg_visible_in_snapshot(txid, %(snapshot)s::pg_snapshot) AND number >= %(number)s
+UNION ALL
+SELECT {ENTRY} FROM {{s}}.changes WHERE txid = ANY(%(late)s::xid8[])
+    AND pg_visible_in_snapshot(txid, %(snapshot)s::pg_snapshot) AND number >= %(number)s
+ORDER BY number LIMIT %(limit)s
+"""
+FIRST_AND_LAST = """
+SELECT first.number, last.number, first.at <= {now} - %(retention)s
+FROM (SELECT number, at FROM {s}.changes ORDER BY number LIMIT 1) AS first,
+     (SELECT number FROM {s}.changes ORDER BY number DESC LIMIT 1) AS last
+"""
+PRUNE = """
+WITH pruned AS (
+    DELETE FROM {s}.changes WHERE number < %(end)s AND number < %(last)s
+        AND (at <= {now} - %(retention)s OR number <= %(last)s - %(most)s)
+    RETURNING at
+), noted AS (
+    UPDATE {s}.feed SET pruned_at = greatest(pruned_at, (SELECT max(at) FROM pruned))
+    WHERE EXISTS (SELECT 1 FROM pruned)
+)
+SELECT count(*) FROM pruned
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a cursor has read: what ended before `since`, and of what ended from then on, entries up to a number."""
+
+    since: str  # a snapshot of the server, as text
+    until: str  # a later one; empty: nothing of what ended after `since` was read yet
+    at: Millis  # when `since` was taken, by the server's clock
+
+    def __str__(self) -> str:
+        return f"{self.since}|{self.until}|{self.at}"
+
+    @classmethod
+    def parse(cls, mark: str) -> Span:
+        try:
+            since, until, at = mark.split("|")
+            for snapshot in filter(None, (since, until)):
+                parts(snapshot)
+            return cls(since, until, int(at))
+        except ValueError as error:
+            msg = "this is not a cursor of a change feed in PostgreSQL; pass the `cursor` of a change"
+            raise ConfigurationError(msg) from error
+
+
+def parts(snapshot: str) -> tuple[int, list[int]]:
+    """Return the first transaction that had not begun at the snapshot, and the older ones that had not ended."""
+    _, end, running = snapshot.split(":")
+    return int(end), [int(txid) for txid in running.split(",") if txid]
+
+
+async def read(transaction: Transaction, after: Cursor | None, limit: int) -> ChangePage:
+    """Return the entries after a cursor; without a cursor, none, and the cursor of now."""
+    life, pruned_at, now, snapshot = await transaction.row(FEED) or ("", 0, 0, "0:0:")
+    end = Cursor(life, 0, mark=str(Span(snapshot, "", now)))
+    if after is None:
+        return ChangePage([], end)
+    if after.life != life:
+        return ChangePage([], end, reset=True)
+    span = Span.parse(after.mark)
+    if span.at < pruned_at or parts(span.until or span.since)[0] > parts(snapshot)[0]:
+        return ChangePage([], end, reset=True)
+    until = span.until or snapshot
+    rows = await entries(transaction, span.since, until, after, limit)
+    mark = str(Span(span.since, until, span.at))
+    if len(rows) == limit:
+        cursor = Cursor(life, rows[-1].number, mark=mark)
+    else:
+        cursor = Cursor(life, 0, mark=str(Span(until, "", now if not span.until else span.at)))
+    marks = {entry.number: mark for entry in rows}
+    return ChangePage(rows, cursor, more=len(rows) == limit or until != snapshot, marks=marks)
+
+
+async def entries(transaction: Transaction, since: str, until: str, after: Cursor, limit: int) -> list[Entry]:
+    begun, running = parts(since)
+    rows = await transaction.rows(
+        SINCE,
+        since=str(begun),
+        until=str(parts(until)[0]),
+        late=[str(txid) for txid in running],
+        snapshot=until,
+        number=after.number + (after.jobs is None),
+        limit=limit,
+    )
+    return [to_entry(row) for row in rows]
+
+
+def to_entry(row: Sequence[Any]) -> Entry:
+    number, at, kind, queue, task, ids, details, data = row
+    more = json.loads(details) if details else ()
+    jobs = [JobRef(job, *(extra or ())) for job, extra in zip(ids, more, strict=True)] if more else ids or ()
+    return Entry(ChangeKind(kind), queue, task, jobs, json.loads(data) if data else None, at, number)
+
+
+async def prune(transaction: Transaction, limit: int) -> int:
+    """Delete old entries; return their number if there may be more of them, otherwise 0.
+
+    Note up to which time they were deleted: a cursor that is older may have missed some.
+    """
+    row = await transaction.row(FIRST_AND_LAST, retention=RETENTION)
+    if row is None or not (row[2] or row[1] - row[0] >= MAX_ENTRIES):
+        return 0
+    first, last, _ = row
+    bounds = {"end": first + limit, "last": last, "retention": RETENTION, "most": MAX_ENTRIES}
+    deleted = int(await transaction.value(PRUNE, **bounds))
+    return deleted if deleted >= limit else 0
+
+
+# -- readers ------------------------------------------------------------------------------------------
+
+SHOW_INTERVAL = 60.0  # seconds
+SHOW = "INSERT INTO {s}.readers (id) VALUES (%(id)s) ON CONFLICT (id) DO UPDATE SET seen_at = clock_timestamp()"
+MARK = """
+INSERT INTO {s}.readers (id, idle) VALUES (%(id)s, %(idle)s)
+ON CONFLICT (id) DO UPDATE SET idle = excluded.idle, seen_at = clock_timestamp()
+"""
+FORGET = "DELETE FROM {s}.readers WHERE id = %(id)s OR seen_at < clock_timestamp() - interval '3 minutes'"
+
+Run = Callable[[Callable[[Transaction], Awaitable[int]]], Awaitable[int]]
+
+
+class ChangeReader:
+    """A process that reads the change feed, as other processes see it: they notify readers that are idle."""
+
+    def __init__(self, id: str, run: Run) -> None:
+        self.id = id
+        self._run = run
+        self._idle = False
+
+    async def mark(self, *, idle: bool) -> bool:
+        """Record whether it is idle; return whether that was changed."""
+        if idle == self._idle:
+            return False
+        await self._run(lambda transaction: transaction.do(MARK, id=self.id, idle=idle))
+        self._idle = idle
+        return True
+
+    @asynccontextmanager
+    async def shown(self) -> AsyncIterator[None]:
+        """Show other processes that it reads, until the block is left. If it dies, they forget it after a while."""
+        await self._run(lambda transaction: transaction.do(SHOW, id=self.id))
+        task = asyncio.get_running_loop().create_task(self._keep_shown(), name="mainspring-reader")
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(StoreError):
+                await self._run(lambda transaction: transaction.do(FORGET, id=self.id))
+
+    async def _keep_shown(self) -> None:
+        while True:
+            await asyncio.sleep(SHOW_INTERVAL)
+            with suppress(StoreError):
+                await self._run(lambda transaction: transaction.do(SHOW, id=self.id))

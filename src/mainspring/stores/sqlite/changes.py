@@ -1,0 +1,98 @@
+"""Read the change feed, and delete its oldest entries.
+
+SQLite has one writer at a time, so the numbers of the entries are in the order of the commits, and a reader that has
+seen a number will never see a lower one appear.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from mainspring.clock import Millis
+from mainspring.stores.feed import MAX_ENTRIES, RETENTION, ChangePage, Cursor, Entry, entry_of
+from mainspring.stores.sqlite.transaction import Transaction
+
+FIRST_AND_LAST = """
+SELECT (SELECT life FROM mainspring_feed), (SELECT min(number) FROM mainspring_changes),
+       (SELECT max(number) FROM mainspring_changes)
+"""
+MARK = "SELECT at FROM mainspring_changes WHERE number = ?"
+READ = """
+SELECT number, at, kind, queue, task, jobs, data FROM mainspring_changes WHERE number >= ? ORDER BY number LIMIT ?
+"""
+FIRST = """
+SELECT number, at, (SELECT max(number) FROM mainspring_changes) FROM mainspring_changes
+WHERE number = (SELECT min(number) FROM mainspring_changes)
+"""
+FIRST_KEPT = """
+SELECT min(number) FROM mainspring_changes WHERE number BETWEEN ? AND ? AND at > ?
+"""
+PRUNE = "DELETE FROM mainspring_changes WHERE number < ?"
+
+
+def read(connection: sqlite3.Connection, after: Cursor | None, limit: int) -> ChangePage:
+    """Return the entries after a cursor; without a cursor, none, and the cursor of the feed's end."""
+    life, first, last = connection.execute(FIRST_AND_LAST).fetchone()
+    end = Cursor(life, last or 0, mark=mark_of(connection, last or 0))
+    if after is None:
+        return ChangePage([], end)
+    if after.life != life or not is_known(connection, after, first, last):
+        return ChangePage([], end, reset=True)
+    start = after.number + (after.jobs is None)
+    rows = connection.execute(READ, (start, limit)).fetchall()
+    entries = [to_entry(row) for row in rows]
+    if not entries:
+        return ChangePage([], after)
+    number, at = rows[-1][:2]
+    marks = {entry.number: str(entry.at) for entry in entries}
+    return ChangePage(entries, Cursor(life, number, mark=str(at)), more=len(rows) == limit, marks=marks)
+
+
+def is_known(connection: sqlite3.Connection, cursor: Cursor, first: int | None, last: int | None) -> bool:
+    """Return whether the cursor is one of this feed, and no entry after it was deleted.
+
+    After a backup was restored, the number may exist again, but with another time.
+    """
+    if first is None or last is None:
+        return cursor.number == 0
+    if cursor.number == first - 1 and cursor.jobs is None:
+        return True
+    return first <= cursor.number <= last and mark_of(connection, cursor.number) == cursor.mark
+
+
+def mark_of(connection: sqlite3.Connection, number: int) -> str:
+    row = connection.execute(MARK, (number,)).fetchone()
+    return "" if row is None else str(row[0])
+
+
+def to_entry(row: Sequence[Any]) -> Entry:
+    number, at, *stored = row
+    entry = entry_of(*stored)
+    entry.number, entry.at = number, at
+    return entry
+
+
+def record(transaction: Transaction, entries: list[Entry]) -> list[None]:
+    """Add entries about what happens outside of the database: workers that come and go."""
+    transaction.record(entries)
+    return [None] * len(entries)
+
+
+def something_expired(connection: sqlite3.Connection, now: Millis) -> bool:
+    row = connection.execute(FIRST).fetchone()
+    return row is not None and row[0] < row[2] and (row[1] <= now - RETENTION or row[2] - row[0] >= MAX_ENTRIES)
+
+
+def prune(transaction: Transaction, now: Millis, limit: int) -> int:
+    """Delete old entries; return their number if there may be more of them, otherwise 0."""
+    row = transaction.execute(FIRST).fetchone()
+    if row is None:
+        return 0
+    first, _, last = row
+    end = first + limit
+    kept = transaction.value(FIRST_KEPT, (first, end - 1, now - RETENTION))
+    too_many = min(end, last - MAX_ENTRIES + 1)
+    deleted = transaction.execute(PRUNE, (min(last, max(too_many, end if kept is None else kept)),)).rowcount
+    return deleted if deleted >= limit else 0
