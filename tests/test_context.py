@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import Cancel, Context, Mainspring, Retry, Status
+from mainspring import Cancel, Context, Mainspring, Retry, Status, StepPlan
 from mainspring.errors import ClaimLost, ConfigurationError
 from mainspring.events import JobProgressed
 from mainspring.job import Move, Outcome
@@ -46,6 +46,7 @@ async def test_a_run_knows_its_job() -> None:
         "headers": {},
         "queue": "rooms",
         "occurrence": None,
+        "plan": StepPlan(),
         "batch": None,
         "attempt": 1,
         "max_attempts": 2,

@@ -40,11 +40,13 @@ from mainspring.errors import (
     StepFailed,
     StepNotFound,
     StepsChanged,
+    StepTimeout,
     StoreError,
     StoreUnavailable,
     SystemHalted,
     UnknownTask,
     UnknownTimeZone,
+    UnplannedStep,
     UnsupportedStore,
     WorkerStuck,
 )
@@ -54,6 +56,7 @@ from mainspring.features.breakers.options import Breaker
 from mainspring.features.debounce.options import Debounce, Throttle
 from mainspring.features.delivery.options import Window
 from mainspring.features.durable.children import Child
+from mainspring.features.durable.plan import StepPlan
 from mainspring.features.durable.signals import Signal
 from mainspring.features.limits import Fair, Limit, Rate
 from mainspring.halting import HaltResult
@@ -148,6 +151,8 @@ __all__ = [
     "Status",
     "StepFailed",
     "StepNotFound",
+    "StepPlan",
+    "StepTimeout",
     "StepsChanged",
     "StoreError",
     "StoreUnavailable",
@@ -157,6 +162,7 @@ __all__ = [
     "TzData",
     "UnknownTask",
     "UnknownTimeZone",
+    "UnplannedStep",
     "UnsupportedStore",
     "Weekly",
     "Window",

@@ -35,7 +35,7 @@ class ChunkTask(Task[[T], R, C]):
         if not isinstance(chunk, Chunk):
             msg = f"task {self.name!r}: chunk must be a Chunk, such as Chunk(size=100), not {chunk!r}"
             raise ConfigurationError(msg)
-        if self.steps:
+        if self.plan:
             msg = f"task {self.name!r}: a chunk task cannot be a durable function; leave out chunk or steps"
             raise ConfigurationError(msg)
         self.chunk = chunk

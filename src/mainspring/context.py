@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +17,9 @@ from mainspring.durable_calls import Durable, DurableCalls, NoCalls
 from mainspring.errors import Cancel, UnsupportedCall
 from mainspring.features.batches.rules import BatchProgress
 from mainspring.features.breakers.call import DetachedPassage, Passage
+from mainspring.features.durable.deadline import Deadline, current_deadline
 from mainspring.features.durable.detached import Detached
+from mainspring.features.durable.plan import Planned, StepPlan
 from mainspring.job import Claim, NewJob, Outcome, check_prepared
 from mainspring.names import showable
 from mainspring.stored_options import options_of
@@ -115,6 +118,7 @@ class Context(DurableCalls):
         transact: Callable[[Any], Completion] | None = None,
         durable: Callable[[], Durable] | None = None,
         passage: Callable[[str, Callable[[], bool]], Passage] | None = None,
+        plan: StepPlan | None = None,
     ) -> None:
         self._claim = claim
         self._key = key or claim.id
@@ -126,6 +130,8 @@ class Context(DurableCalls):
         self._passage = passage
         self._stop = threading.Event()
         self._stop_reason = ""
+        self._to_tell: list[threading.Event] = []  # those that wait in a step with a timeout
+        self._plan = plan
         self.effects = Effects()
 
     @classmethod
@@ -134,18 +140,24 @@ class Context(DurableCalls):
         *,
         signals: Mapping[str, Any] | None = None,
         results: Mapping[str, Any] | None = None,
+        steps: StepPlan | Planned | None = None,
         **fields: Unpack[DetachedFields],
     ) -> Context:
         """Make a context for calling a handler directly in unit tests. Nothing the handler does reaches a store.
 
         Steps run at once and sleeps end at once. A wait returns what `signals` has under its key, or None. A child
-        returns what `results` has under the name of its task. See docs/durable.md.
+        returns what `results` has under the name of its task. `steps` is the job's plan. See docs/durable.md.
         """
         values: dict[str, Any] = {
             "id": "00000000-0000-7000-8000-000000000000", "token": 0, "task": "", "queue": "default", "payload": "{}",
             "priority": 2, "attempts": 0, "max_attempts": 1, "crashes": 0, "timeout": 0, "run_at": 0, "created_at": 0,
         }  # fmt: skip
-        return cls(Claim(**{**values, **fields}), durable=partial(Detached, signals or {}, results or {}))
+        claim = Claim(**{**values, **fields})
+        if steps is not None:
+            own = {**options_of(claim.options), "plan": StepPlan.of(steps).to_data()}
+            claim.options = json.dumps(own)
+        plan = StepPlan.from_options(options_of(claim.options))
+        return cls(claim, durable=partial(Detached, signals or {}, results or {}, plan), plan=plan)
 
     @property
     def job_id(self) -> str:
@@ -211,6 +223,11 @@ class Context(DurableCalls):
         return options_of(self._claim.options).get("headers", {})
 
     @property
+    def plan(self) -> StepPlan:
+        """The steps of this job: those that its enqueue asked for, or else those that its task declares."""
+        return StepPlan.from_options(options_of(self._claim.options)) if self._plan is None else self._plan
+
+    @property
     def dedupe_key(self) -> str | None:
         return self._claim.dedupe_key
 
@@ -224,20 +241,35 @@ class Context(DurableCalls):
 
     @property
     def cancelled(self) -> bool:
-        """Whether this run should stop: it was cancelled, overran its timeout, or its worker shuts down.
+        """Whether this run should stop: it was cancelled, it or its step overran its timeout, or its worker shuts down.
 
         The worker cancels coroutines and ends processes. It cannot stop a thread, so long handlers in threads should
         check this regularly.
         """
-        return self._stop.is_set()
+        return self._stop.is_set() or self._overdue is not None
+
+    @property
+    def _overdue(self) -> Deadline | None:
+        """The deadline of the step that is executing in this thread, if it is over."""
+        deadline = current_deadline.get()
+        return deadline if deadline is not None and deadline.over else None
 
     def raise_if_cancelled(self) -> None:
         if self._stop.is_set():
             raise Cancel(self._stop_reason)
+        if (overdue := self._overdue) is not None:
+            raise overdue.error()
 
     def wait_cancelled(self, seconds: float) -> bool:
         """Sleep in a thread, but wake up at once when cancelled. Return whether the run was cancelled."""
-        return self._stop.wait(seconds)
+        deadline = current_deadline.get()
+        if deadline is None:
+            return self._stop.wait(seconds)
+        self._to_tell.append(deadline.told)
+        try:
+            return self._stop.is_set() or deadline.told.wait(seconds)
+        finally:
+            self._to_tell.remove(deadline.told)
 
     def progress(self, fraction: float, note: str = "") -> None:
         """Report how far this run is (0 to 1). Of many reports in a short time, only the last is written."""
@@ -311,3 +343,5 @@ class Context(DurableCalls):
         """Tell this run to stop. The worker calls this."""
         self._stop_reason = reason
         self._stop.set()
+        for event in tuple(self._to_tell):
+            event.set()

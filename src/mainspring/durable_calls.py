@@ -10,6 +10,7 @@ from mainspring.clock import Length
 from mainspring.errors import ConfigurationError, UnsupportedCall
 from mainspring.features.durable import children, signals, sleep
 from mainspring.features.durable.children import Child
+from mainspring.features.durable.plan import limit_of
 from mainspring.features.durable.run import DurableRun
 from mainspring.features.durable.signals import Signal
 from mainspring.features.durable.sleep import Until
@@ -37,8 +38,14 @@ class Spawnable(Protocol[P, R_co]):
 class Durable(Protocol):
     """Carries out the calls: `RecordedCalls` in a run, `Detached` in a unit test, `NoCalls` where they are refused."""
 
-    async def step(self, name: str, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any: ...
-    def step_sync(self, name: str, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any: ...
+    async def step(
+        self, name: str, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], timeout: float | None = None
+    ) -> Any: ...
+    def step_sync(
+        self, name: str, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], timeout: float | None = None
+    ) -> Any: ...
+    async def save_state(self, step: str, state: Any) -> None: ...
+    async def step_state(self, step: str) -> Any: ...
     async def sleep(self, until: Until, name: str | None) -> None: ...
     async def wait_for(self, key: str, timeout: Length | None, name: str | None) -> Signal | None: ...
     async def spawn(self, job: NewJob, name: str | None, *, cancel: bool) -> Child[Any]: ...
@@ -50,14 +57,14 @@ class Durable(Protocol):
     def step_here(self) -> str | None: ...
 
 
-class DurableCalls:
-    """The durable methods, as a base class of `Context`."""
+class StepCalls:
+    """The methods that run steps. `ctx.using(timeout=60)` has them too."""
+
+    _step_timeout: float | None = None  # seconds; None: what the job's plan says
 
     @property
     def _durable(self) -> Durable:
         raise NotImplementedError
-
-    # -- steps ----------------------------------------------------------------------------------------
 
     @overload
     async def step(self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
@@ -70,7 +77,7 @@ class DurableCalls:
         the recorded result and does not call the function. A plain function runs in a thread.
         """
         check_function(name, function)
-        return await self._durable.step(name, function, args, kwargs)
+        return await self._durable.step(name, function, args, kwargs, self._step_timeout)
 
     @overload
     def step_sync(self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
@@ -80,7 +87,66 @@ class DurableCalls:
         """Do as `step` does, in a plain function. It runs in this thread; a coroutine runs on the worker's loop."""
         check_function(name, function)
         self._stop_if_cancelled()
-        return self._durable.step_sync(name, function, args, kwargs)
+        return self._durable.step_sync(name, function, args, kwargs, self._step_timeout)
+
+    def _stop_if_cancelled(self) -> None:
+        """Stop a plain function between two steps. A thread cannot be interrupted while it runs."""
+        self.raise_if_cancelled()
+
+    def raise_if_cancelled(self) -> None:
+        raise NotImplementedError
+
+
+class StepOptions(StepCalls):
+    """A context with options for its next steps, made by `ctx.using(…)`."""
+
+    def __init__(self, calls: DurableCalls, timeout: Length | None) -> None:
+        millis = limit_of("ctx.using(…)", timeout)
+        self._calls = calls
+        self._step_timeout = None if millis is None else millis / 1000
+
+    @property
+    def _durable(self) -> Durable:
+        return self._calls._durable  # noqa: SLF001 - a part of it
+
+    def raise_if_cancelled(self) -> None:
+        self._calls.raise_if_cancelled()
+
+
+class DurableCalls(StepCalls):
+    """The durable methods, as a base class of `Context`."""
+
+    def using(self, *, timeout: Length | None = None) -> StepOptions:
+        """Return the context with options for steps; they never mix with the arguments of the step's function.
+
+        await ctx.using(timeout=60).step("render", render, video)
+
+        A step that takes longer raises StepTimeout. A coroutine is cancelled then. A function in a thread is told by
+        `ctx.cancelled`. In a child process, the process is ended.
+        """
+        return StepOptions(self, timeout)
+
+    # -- states of steps ------------------------------------------------------------------------------
+
+    async def save_state(self, step: str, state: Any) -> None:
+        """Save any JSON about a step, also while it runs: `await ctx.save_state("render", {"frame": 900})`.
+
+        It is written before this returns. The next attempt reads it with `step_state`, other processes with
+        `app.jobs.steps(id)`. It is kept as long as the job.
+        """
+        await self._durable.save_state(step, state)
+
+    def save_state_sync(self, step: str, state: Any) -> None:
+        """Do as `save_state` does, in a plain function."""
+        self._run_on_loop(lambda: self._durable.save_state(step, state))
+
+    async def step_state(self, step: str) -> Any:
+        """Return the state that this or an earlier run has saved of a step; None if there is none."""
+        return await self._durable.step_state(step)
+
+    def step_state_sync(self, step: str) -> Any:
+        """Do as `step_state` does, in a plain function."""
+        return self._run_on_loop(lambda: self._durable.step_state(step))
 
     # -- sleep ----------------------------------------------------------------------------------------
 
@@ -198,13 +264,6 @@ class DurableCalls:
         self._stop_if_cancelled()
         return self._durable.run_on_loop(work)
 
-    def _stop_if_cancelled(self) -> None:
-        """Stop a plain function between two steps. A thread cannot be interrupted while it runs."""
-        self.raise_if_cancelled()
-
-    def raise_if_cancelled(self) -> None:
-        raise NotImplementedError
-
 
 def check_function(name: Any, function: Any) -> None:
     if not callable(function):
@@ -232,6 +291,8 @@ class RecordedCalls:
         self.run = run
         self.step = run.step
         self.step_sync = run.step_sync
+        self.save_state = run.save_state
+        self.step_state = run.step_state
         self.run_on_loop = run.run_on_loop
         self.refuse_within_step = run.refuse_within_step
         self.step_here = run.step_here

@@ -23,6 +23,8 @@
     ├── CannotStoreResult         the handler, or a step of it, returned something that is not JSON
     ├── StepsChanged              a durable function's steps differ from those that the job has recorded
     ├── DuplicateStep             a durable function uses one name for two of its steps, sleeps, waits or children
+    ├── UnplannedStep             a durable function runs a step that is not in its job's plan
+    ├── StepTimeout               a step took longer than its timeout (also a TimeoutError)
     ├── StepNotFound              the job has not done a step of that name (also a LookupError)
     ├── StepFailed                a step failed in an earlier run; the type of its error cannot be restored here
     ├── WorkerCrashed             the process that ran the job died
@@ -144,6 +146,18 @@ class StepsChanged(MainspringError):
 
 class DuplicateStep(MainspringError):
     """Two steps, sleeps, waits or children of one job have the same name."""
+
+
+class UnplannedStep(MainspringError):
+    """The function runs a step that is not in the plan of its job."""
+
+
+class StepTimeout(MainspringError, TimeoutError):
+    """A step took longer than its timeout."""
+
+    @classmethod
+    def of(cls, step: str, seconds: float) -> StepTimeout:
+        return cls(f"step {step!r} ran longer than its timeout of {seconds:g} s")
 
 
 class StepNotFound(MainspringError, LookupError):

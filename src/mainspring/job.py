@@ -177,6 +177,12 @@ class Job:
         given: Mapping[str, str] = self.options.get("headers", {})
         return given
 
+    @property
+    def planned_steps(self) -> tuple[str, ...]:
+        """The steps that its enqueue asked for with `using(steps=…)`, or else those that its task declared."""
+        plan: Sequence[Sequence[Any]] | None = self.options.get("plan")
+        return tuple(self.options.get("steps", ())) if plan is None else tuple(name for name, _ in plan)
+
 
 @dataclass(slots=True)
 class NewJob:

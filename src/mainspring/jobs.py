@@ -19,7 +19,7 @@ from mainspring.errors import (
 )
 from mainspring.events import JobCancelled
 from mainspring.features.durable.feature import children_of, reason_of
-from mainspring.features.durable.states import StepState, declared_by, restartable, states_of
+from mainspring.features.durable.states import StepState, restartable, states_of
 from mainspring.ids import new_id
 from mainspring.job import Attempt, Job, Priority, PriorityName, Status, TimelineEntry, check_queue
 from mainspring.json_text import problem_of_json
@@ -96,7 +96,7 @@ class Jobs:
         """Return how far a durable function is: the steps it has done, and the declared steps still to come."""
         job = await self.get(job_id)
         steps = await self.services.store.steps(job_id)
-        return states_of(job, steps, await declared_by(self.services.store, job), self.services.now())
+        return states_of(job, steps, self.services.now())
 
     async def step_state(self, job_id: str) -> dict[str, str]:
         """Return the state of each step by its name: a short form of `steps`."""

@@ -18,6 +18,7 @@ from mainspring.features.debounce.options import Debounce, Throttle, check_key
 from mainspring.features.delivery.options import AnyWindow, PersonWindow, Window
 from mainspring.features.dependencies import options as dependencies
 from mainspring.features.dependencies.options import After, OnFailed
+from mainspring.features.durable.plan import Planned, StepPlan
 from mainspring.features.expiry import options as expiry
 from mainspring.features.limits.options import Fair, Limit, Rate
 from mainspring.job import KEEP_FOREVER, Priority, PriorityName
@@ -116,7 +117,7 @@ class TaskOptions(JobOptions, total=False):
     name: str | None  # by which the store knows the task; default: the function's name
     ack: Ack
     version: int  # keeps an older function, for jobs under way, beside a newer one
-    steps: Sequence[str]  # the steps of a durable function, declared in advance for its readers
+    steps: Planned  # the steps of a durable function, declared in advance for its readers, perhaps with timeouts
     limits: Iterable[Limit | Rate] | Limit | Rate
     fair: Fair | None
 
@@ -136,6 +137,7 @@ class EnqueueOptions(JobOptions, total=False):
     after: After | None
     on_failed: OnFailed | None
     headers: Mapping[str, str] | None
+    steps: StepPlan | Planned | None  # the job's plan: its steps, perhaps with timeouts
 
 
 ENQUEUE_OPTIONS = frozenset(EnqueueOptions.__annotations__)
@@ -149,6 +151,8 @@ def checked(given: Mapping[str, Any]) -> EnqueueOptions:
         raise ConfigurationError(problem_of_unknown(min(unknown)))
     if "tags" in options:
         options["tags"] = listed_tags(options["tags"])
+    if (steps := options.get("steps")) is not None:
+        options["steps"] = StepPlan.of(steps)
     if "after" in options:
         options["after"] = dependencies.listed(options["after"])
     for problem in problems_of(options):

@@ -49,6 +49,7 @@ class StoredOptions(TypedDict, total=False):
     retry: Mapping[str, Any]  # this enqueue's own policy
     isolation: str
     steps: tuple[str, ...]  # of a durable function, declared in advance
+    plan: list[list[Any]]  # of a durable function: the steps that the enqueue asked for, each with its timeout or None
     headers: Mapping[str, str]
     newest: str  # debounce: the key under which only the newest job runs
     start_by: int | Mapping[str, Any]  # expiry

@@ -16,7 +16,7 @@ from mainspring.errors import ConfigurationError, InvalidPayload
 from mainspring.features.breakers.api import Breakers
 from mainspring.features.debounce.feature import DebounceFeature
 from mainspring.features.dependencies import options as dependencies
-from mainspring.features.durable.journal import check_name
+from mainspring.features.durable.plan import Planned, StepPlan
 from mainspring.features.expiry import options as expiry
 from mainspring.features.limits.options import DeclaredLimits
 from mainspring.handle import JobHandle
@@ -94,7 +94,7 @@ class Task(Generic[P, R, C]):
         self.check(options)
         self.options = options
         self.ack = given.get("ack", "grouped")
-        self.steps = checked_steps(name, given.get("steps", ()), options)
+        self.plan = declared_plan(name, given.get("steps", ()))
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = Signature(name, function, Context, names or {})
         self._check_signature()
@@ -141,7 +141,16 @@ class Task(Generic[P, R, C]):
         """Return the task with options for the next enqueue; they never mix with its arguments."""
         given = checked(options)
         self.check(given)
+        if "steps" in given:
+            self._check_plan()
         return Enqueuer(self, given)
+
+    def _check_plan(self) -> None:
+        """Raise ConfigurationError if the function cannot run steps."""
+        if self.chunk is not None or self.signature.context is None:
+            why = "it is a chunk task" if self.chunk is not None else "its function takes no context (ctx: Context)"
+            msg = f"task {self.name!r} cannot run the steps of a plan, because {why}; leave out steps"
+            raise ConfigurationError(msg)
 
     def retry_in(self, queue: str) -> Retry:
         """Return the policy for jobs of that queue without their own: the task's, the queue's or the application's."""
@@ -402,13 +411,14 @@ class Enqueuer(Generic[P, R]):
     def _stored(self) -> StoredOptions:
         """Return what the worker and the features must know of this job and cannot know from its task."""
         own, options = StoredOptions(), self._options
-        if self._task.steps:
-            own["steps"] = self._task.steps
+        if (plan := options.get("steps")) is not None:
+            own["plan"] = StepPlan.of(plan).to_data()
+        elif self._task.plan:
+            own["steps"] = tuple(self._task.plan)
         if (retry := self._given.get("retry")) is not None and retry is not self._task.options.get("retry"):
             own["retry"] = retry.to_data()
         isolation = options.get("isolation")
         if isolation is not None and isolation != self._task.options.get("isolation"):
-            checked_steps(self._task.name, self._task.steps, options)
             own["isolation"] = isolation
         if self._headers:
             own["headers"] = dict(self._headers)
@@ -430,21 +440,13 @@ class Enqueuer(Generic[P, R]):
         return own
 
 
-def checked_steps(name: str, steps: Iterable[str], options: EnqueueOptions) -> tuple[str, ...]:
+def declared_plan(name: str, steps: Planned) -> StepPlan:
     """Return the steps that a durable function declares in advance; raise ConfigurationError if they are invalid."""
-    if isinstance(steps, str):
-        msg = f"task {name!r}: steps must be a list of names, not the text {steps!r}"
-        raise ConfigurationError(msg)
-    declared = tuple(steps)
-    for step in declared:
-        check_name(step)
-    if len(set(declared)) < len(declared):
-        msg = f"task {name!r}: a step is declared twice among {', '.join(declared)}"
-        raise ConfigurationError(msg)
-    if declared and options.get("isolation") == "process":
-        msg = f"task {name!r}: durable functions cannot run in their own process; leave out isolation or steps"
-        raise ConfigurationError(msg)
-    return declared
+    try:
+        return StepPlan.of(steps, complete=False)
+    except ConfigurationError as error:
+        msg = f"task {name!r}: {error}"
+        raise ConfigurationError(msg) from None
 
 
 class TaskDecorator(Protocol):

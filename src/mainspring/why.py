@@ -15,7 +15,7 @@ from typing import Any
 
 from mainspring.clock import to_datetime
 from mainspring.features.delivery.feature import told_reason
-from mainspring.features.durable.journal import kind_of
+from mainspring.features.durable.journal import calls_in, kind_of
 from mainspring.humanize import show_both, show_length, show_relative
 from mainspring.job import MAX_CRASHES, WAITING, Job, Move, Status, Step
 from mainspring.stores.protocol import EVERY_QUEUE, Halt, Stats, Store, WorkerInfo
@@ -84,7 +84,7 @@ async def inquire(store: Store, job: Job) -> Inquiry:
     if job.status not in {Status.SUSPENDED, Status.RUNNING}:
         return Inquiry(job, now, stats)
     other = next(iter(await store.get([other_of(job)])), None) if other_of(job) else None
-    steps = tuple(await store.steps(job.id))
+    steps = tuple(calls_in(await store.steps(job.id)))
     return Inquiry(job, now, stats, other, await suspended_at(store, job, steps), steps, store.lease)
 
 

@@ -107,7 +107,7 @@ async def lasts(ctx: Context, call: str) -> None:
     if call == "transaction":
         async with ctx.transaction():
             pass
-    await ctx.step("one", asyncio.sleep, 0)
+    await ctx.spawn(where_told)
 
 
 @app.task(isolation="process", max_attempts=2)
@@ -153,3 +153,66 @@ def follows(ctx: Context) -> str:
 @app.task(isolation="process")
 def big(size: int) -> str:
     return "x" * size
+
+
+def note_in(path: str, word: str) -> str:
+    with Path(path).open("a") as file:
+        file.write(f"{word} ")
+    return word
+
+
+async def note_later(path: str, word: str) -> str:
+    await asyncio.sleep(0)
+    return note_in(path, word)
+
+
+def die_once(ctx: Context, path: str) -> int:
+    ctx.save_state_sync("render", {"frame": 900, "attempt": ctx.attempt})
+    note_in(path, "render")
+    if ctx.attempt == 1 and Path(path).read_text().count("render") == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 7
+
+
+@app.task(isolation="process", retry=Retry.fixed(0, max_attempts=3, jitter_share=0))
+def steps_sync(ctx: Context, path: str) -> list[Any]:
+    found = ctx.step_state_sync("render")
+    first = ctx.step_sync("prepare", note_in, path, "prepare")
+    return [found, list(ctx.plan), first, ctx.step_sync("render", die_once, ctx, path)]
+
+
+@app.task(isolation="process", retry=Retry.fixed(0, max_attempts=3, jitter_share=0))
+async def steps_async(ctx: Context, path: str) -> list[Any]:
+    found = await ctx.step_state("render")
+    both = await asyncio.gather(
+        ctx.step("prepare", note_later, path, "prepare"), ctx.step("fetch", note_in, path, "fetch")
+    )
+    return [found, list(ctx.plan), sorted(both), await ctx.step("render", die_once, ctx, path)]
+
+
+@app.task(isolation="process", retry=Retry.fixed(0, max_attempts=2, jitter_share=0))
+async def slow_steps(ctx: Context, kind: str) -> str:
+    steps = ctx.using(timeout=0.2)
+    if kind == "busy":
+        await steps.step("render", busy)
+    if kind == "caught":
+        try:
+            await steps.step("render", asyncio.sleep, 60)
+        except TimeoutError as error:
+            return f"{type(error).__name__}: {error}"
+    return str(await steps.step("render", asyncio.sleep if kind == "coroutine" else time.sleep, 60))
+
+
+async def busy() -> None:
+    time.sleep(60)  # noqa: ASYNC251 - it blocks the loop on purpose
+
+
+@app.task(isolation="process", retry=Retry.fixed(0, max_attempts=2, jitter_share=0))
+def slow_sync(ctx: Context) -> None:
+    ctx.step_sync("render", time.sleep, 60)
+
+
+@app.task(isolation="process", max_attempts=1)
+def unplanned(ctx: Context, twice: bool) -> None:
+    ctx.step_sync("prepare", str, 1)
+    ctx.step_sync("prepare" if twice else "upload", str, 2)

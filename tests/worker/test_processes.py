@@ -108,7 +108,7 @@ async def test_jobs_run_in_reused_children_and_return_typed_results(app: Mainspr
 @pytest.mark.slow
 async def test_calls_that_a_child_does_not_support_make_a_dead_letter(app: Mainspring) -> None:
     async with working(app, child_processes=1):
-        for call in ("step", "sleep", "transaction"):
+        for call in ("spawn", "sleep", "transaction"):
             job, why = await failure(app, (await children.lasts.enqueue(call=call)).id)
             assert (job.status, job.attempts, why.type) == (Status.DEAD_LETTER, 1, "UnsupportedCall")
 

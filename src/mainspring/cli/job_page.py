@@ -20,6 +20,7 @@ from mainspring.job import UNTIL_WOKEN, WAITING, Attempt, Job, Move, Status, Tim
 from mainspring.stores.protocol import Action
 
 INDENT = "  "
+SAVED = Column("SAVED", least=12)
 MAX_SHOWN_IDS = 3  # of other jobs in a line
 NO_LONGER_EXPIRES = frozenset({Action.EDIT, Move.RETRY, Move.MANUAL_RETRY})
 STEP_STYLES = {
@@ -128,15 +129,24 @@ def say_steps(terminal: Terminal, steps: Sequence[StepState]) -> None:
         Column("TOOK", right=True),
         Column("OUTPUT", least=12),
     )
-    terminal.table(columns, [step_row(step) for step in steps], indent=INDENT)
+    saved = any(step.saved is not None for step in steps)
+    terminal.table(
+        (*columns, SAVED) if saved else columns, [step_row(step, saved=saved) for step in steps], indent=INDENT
+    )
 
 
-def step_row(step: StepState) -> Sequence[str | Styled]:
+def step_row(step: StepState, *, saved: bool) -> Sequence[str | Styled]:
     took = ""
     if step.started_at is not None and step.finished_at is not None:
         took = show_length((step.finished_at - step.started_at).total_seconds())
-    output = "" if step.output is None else json.dumps(step.output, ensure_ascii=False)
-    return (step.name, step.kind, Styled(step.state, STEP_STYLES[step.state]), took, output)
+    elif step.timeout is not None:
+        took = f"at most {show_length(step.timeout)}"
+    row = (step.name, step.kind, Styled(step.state, STEP_STYLES[step.state]), took, as_text(step.output))
+    return (*row, as_text(step.saved)) if saved else row
+
+
+def as_text(value: Any) -> str:
+    return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def say_attempts(terminal: Terminal, attempts: Sequence[Attempt]) -> None:

@@ -23,12 +23,14 @@ from mainspring.debug.unrecorded import Unrecorded
 from mainspring.durable_calls import RecordedCalls
 from mainspring.errors import ConfigurationError, IllegalMove, JobNotFound
 from mainspring.events import Bus
-from mainspring.features.durable.journal import Asked
+from mainspring.features.durable.journal import Asked, calls_in
+from mainspring.features.durable.plan import StepPlan
 from mainspring.features.durable.run import Branch, DurableRun
 from mainspring.features.durable.states import restartable
 from mainspring.features.durable.suspension import Wait
 from mainspring.job import FINISHED, Claim, Job, Move, NewJob, Outcome, Status, Step
 from mainspring.middleware import RunCall
+from mainspring.stored_options import options_of
 from mainspring.stores.protocol import Completion, Store
 from mainspring.stores.records import Record, kind_of
 from mainspring.task import Task
@@ -91,7 +93,14 @@ class DebugRun:
 
     @property
     def recorded(self) -> list[str]:
-        return [step.name for step in self._steps]
+        return [step.name for step in calls_in(self._steps)]
+
+    @property
+    def _plan(self) -> StepPlan:
+        """The plan without its timeouts, as a debugger may stop in a step for as long as it likes."""
+        own = options_of(self._claim.options)
+        plan = StepPlan.from_options(own) if "plan" in own else self.task.plan
+        return StepPlan(dict.fromkeys(plan), plan.complete)
 
     # -- here -----------------------------------------------------------------------------------------
 
@@ -134,7 +143,7 @@ class DebugRun:
         return self._make_run()
 
     def _make_run(self) -> LocalRun:
-        return LocalRun(self._app, self._claim, self._listener, self._result.steps, self.task.steps)
+        return LocalRun(self._app, self._claim, self._listener, self._result.steps, self._plan)
 
     def _context(self, run: LocalRun) -> Context:
         return Context(
@@ -144,6 +153,7 @@ class DebugRun:
             report=lambda fraction, note: self._listener.said(f"progress: {fraction:.0%} {note}".rstrip()),
             transact=self._transact,
             durable=partial(RecordedCalls, run),
+            plan=self._plan,
         )
 
     def _transact(self, connection: Any) -> Completion:
@@ -193,9 +203,7 @@ class DebugRun:
 class LocalRun(DurableRun):
     """A run that answers a durable function's calls from its record."""
 
-    def __init__(
-        self, app: Mainspring, claim: Claim, listener: Listener, run: list[str], declared: Sequence[str]
-    ) -> None:
+    def __init__(self, app: Mainspring, claim: Claim, listener: Listener, run: list[str], plan: StepPlan) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(
             app.runtime.services,
@@ -208,7 +216,7 @@ class LocalRun(DurableRun):
             progressed=lambda _fraction, _note: None,
             write_progress=nothing,
             stopped=lambda: False,
-            declared=declared,
+            plan=plan,
         )
         self._listener = listener
         self._really = run
@@ -223,6 +231,12 @@ class LocalRun(DurableRun):
                 raise Unrecorded(msg)
             self._really.append(name)
         return asked
+
+    async def step(self, *given: Any) -> Any:
+        return await super().step(*given[:4])  # without its timeout
+
+    def step_sync(self, *given: Any) -> Any:
+        return super().step_sync(*given[:4])
 
     async def suspend(self, wait: Wait) -> Any:
         """End a sleep at once, and end a wait that has a timeout as if its signal had not come in time."""

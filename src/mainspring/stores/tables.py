@@ -123,7 +123,8 @@ def timeline_of(
         entries.append(TimelineEntry(attempt.finished_at, attempt.move, detail, attempt.worker))
     if job.started_at and job.status is Status.RUNNING:
         entries.append(TimelineEntry(job.started_at, "claimed", "", job.worker or ""))
-    entries += (TimelineEntry(to_datetime(step.finished_at), step.kind, step.name) for step in steps)
+    calls = (step for step in steps if step.kind != "state")  # a saved state is not something that happened
+    entries += (TimelineEntry(to_datetime(step.finished_at), step.kind, step.name) for step in calls)
     for at, actor, action, reason in by_hand:
         what = Move.MANUAL_RETRY if action == Action.RETRY else action  # Move.RETRY is the end of a run that failed
         entries.append(TimelineEntry(to_datetime(at), what, reason, actor))

@@ -19,11 +19,14 @@ from typing import Any
 from mainspring.context import UNSET, Context
 from mainspring.errors import Cancel, Discard, RunEnd, Snooze
 from mainspring.features.breakers.call import Passage
+from mainspring.features.durable.plan import StepPlan
 from mainspring.job import Claim
 from mainspring.log import SetUp, running
 from mainspring.middleware import RunCall
+from mainspring.stored_options import options_of
 from mainspring.stores.engine.ack import LONGEST_MESSAGE
 from mainspring.task import Task
+from mainspring.worker.child_steps import ChildSteps, Questions
 from mainspring.worker.failures import failure_of, storable
 from mainspring.worker.threads import HeldBack
 
@@ -35,26 +38,40 @@ def main(connection: Connection, set_up_log: SetUp | None, set_up_log_after: Set
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    threading.Thread(target=listen, args=(connection, inbox), daemon=True).start()
+    questions = Questions(partial(send, connection))
+    threading.Thread(target=listen, args=(connection, inbox, questions), daemon=True).start()
     while True:
-        send(connection, perform(inbox.get(), connection, inbox, set_up_log_after))
+        send(connection, perform(inbox.get(), connection, inbox, set_up_log_after, questions))
 
 
-def listen(connection: Connection, inbox: queue.SimpleQueue[dict[str, Any]]) -> None:
+def listen(connection: Connection, inbox: queue.SimpleQueue[dict[str, Any]], questions: Questions) -> None:
     """Receive messages; exit when the pipe closes, as the parent is dead then and no job may go on in its name."""
     try:
         while True:
-            inbox.put(json.loads(connection.recv_bytes()))
+            message = json.loads(connection.recv_bytes())
+            if "answer" in message:
+                questions.answer(message)
+            else:
+                inbox.put(message)
     except (EOFError, OSError):
         os._exit(1)
 
 
+sending = threading.Lock()  # several threads of a handler may send at once
+
+
 def send(connection: Connection, message: dict[str, Any]) -> None:
-    connection.send_bytes(json.dumps(message).encode())
+    text = json.dumps(message).encode()
+    with sending:
+        connection.send_bytes(text)
 
 
 def perform(
-    order: dict[str, Any], connection: Connection, inbox: queue.SimpleQueue[dict[str, Any]], imported: SetUp
+    order: dict[str, Any],
+    connection: Connection,
+    inbox: queue.SimpleQueue[dict[str, Any]],
+    imported: SetUp,
+    questions: Questions | None = None,
 ) -> dict[str, Any]:
     """Prepare the job, ask the parent whether it may still start, and run it. Return the message for the parent."""
     claim = to_claim(order["claim"])
@@ -62,17 +79,21 @@ def perform(
     try:
         task = find_task(order["module"], order["name"])
         imported()
+        plan = plan_of(task, claim)
+        steps = ChildSteps(questions or Questions(partial(send, connection)), plan)
         context = Context(
             claim,
             key=task.idempotency_key(claim),
             worker=order["worker"],
             report=reporter(connection),
             passage=partial(Passage, task.shared.breakers),
+            durable=lambda: steps,
+            plan=plan,
         )
         find_middleware(task, [(module, name) for module, name in order["middleware"]])
         ask = partial(ask_to_start, connection, inbox)
         ask()
-        value = call(task, context, order["claim"]["payload"], ask)
+        value = call(task, context, order["claim"]["payload"], ask, steps)
         if context.effects.result is not UNSET:
             value = context.effects.result
         follow_ups = [{name: getattr(job, name) for name in job.__slots__} for job in context.effects.follow_ups]
@@ -99,7 +120,12 @@ def ask_to_start(connection: Connection, inbox: queue.SimpleQueue[dict[str, Any]
         raise HeldBack
 
 
-def call(task: Task[..., Any, Any], context: Context, payload: str, ask: Callable[[], None]) -> Any:
+def plan_of(task: Task[..., Any, Any], claim: Claim) -> StepPlan:
+    own = options_of(claim.options)
+    return StepPlan.from_options(own) if "plan" in own else task.plan
+
+
+def call(task: Task[..., Any, Any], context: Context, payload: str, ask: Callable[[], None], steps: ChildSteps) -> Any:
     """Call the handler within all middleware. As middleware may wait, ask again just before the handler."""
     args, kwargs = task.payload.load(payload)
     if task.signature.context is not None:
@@ -108,6 +134,7 @@ def call(task: Task[..., Any, Any], context: Context, payload: str, ask: Callabl
     def handler() -> Any:
         if task.shared.middleware.runs:
             ask()
+        steps.handler_is_here()
         return task.function(*args, **kwargs)
 
     around = task.shared.middleware.around if task.is_async else task.shared.middleware.around_here

@@ -44,10 +44,18 @@ class Contexts:
                 transact=partial(self._transact, run),
                 durable=partial(self._durable, run) if durable else None,
                 passage=partial(Passage, self._runtime.breakers),
+                plan=run.plan if durable else None,
             )
             if run.stop is not None:
                 run.context.stop(run.stop_reason or run.stop)
         return run.context
+
+    def durable_of(self, run: Run) -> DurableRun:
+        """Return what records the steps of a run in a child process."""
+        if run.durable is None:
+            self._durable(run)
+        assert run.durable is not None  # noqa: S101 - it was just made
+        return run.durable
 
     def _durable(self, run: Run) -> RecordedCalls:
         """Create the durable part of the context. Any thread may call this."""
@@ -62,7 +70,7 @@ class Contexts:
             progressed=partial(self._progress.report, run),
             write_progress=self._progress.write,
             stopped=lambda: run.stop is not None,
-            declared=run.task.steps,
+            plan=run.plan,
         )
         return RecordedCalls(run.durable)
 

@@ -187,7 +187,12 @@ class Executor:
         timers: list[asyncio.TimerHandle] = []
         try:
             return await self._processes.run(
-                run.task, run.claim, self._contexts.of(run), begun, partial(self._check.permits, run)
+                run.task,
+                run.claim,
+                self._contexts.of(run),
+                begun=begun,
+                may_start=partial(self._check.permits, run),
+                durable=partial(self._contexts.durable_of, run),
             )
         except HeldBack:
             run.hold_back()

@@ -15,12 +15,14 @@ from typing import Any
 
 from mainspring.context import Context
 from mainspring.errors import Cancel, Discard, RunEnd, Snooze, WorkerCrashed
+from mainspring.features.durable.run import DurableRun
 from mainspring.job import Claim, NewJob
 from mainspring.log import set_up_of_children
 from mainspring.task import Task
 from mainspring.worker import child as child_side
 from mainspring.worker.failures import as_failure
 from mainspring.worker.run import Dumped
+from mainspring.worker.step_clerk import StepClerk
 from mainspring.worker.threads import HeldBack
 
 RUN_ENDS: dict[str, Callable[[str, float], RunEnd]] = {
@@ -99,22 +101,29 @@ class Processes:
         task: Task[..., Any, Any],
         claim: Claim,
         context: Context,
+        *,
         begun: Callable[[Callable[[], None]], None],
         may_start: Callable[[], bool],
+        durable: Callable[[], DurableRun],
     ) -> Any:
         """Run the job in a child and return its result; raise what the handler raised.
 
         `begun` gets a function that ends the child. `may_start` is asked when the child is ready to call the handler;
-        if it returns False, `HeldBack` is raised.
+        if it returns False, `HeldBack` is raised. `durable` makes what records the steps of the handler.
         """
         async with self._free:
             child = self._take()
             begun(child.end)
+            clerk = StepClerk(durable, child.send, child.end)
             try:
-                answer = await self._converse(child, task, claim, context, may_start)
-            except BaseException:
+                answer = await self._converse(child, task, claim, context, may_start=may_start, clerk=clerk)
+            except BaseException as error:
                 self._discard(child)
+                if isinstance(error, WorkerCrashed) and clerk.overdue is not None:
+                    raise clerk.overdue from None
                 raise
+            finally:
+                await clerk.close()
             self._idle.append(child)
         return self._interpret(answer, context)
 
@@ -142,7 +151,9 @@ class Processes:
         task: Task[..., Any, Any],
         claim: Claim,
         context: Context,
+        *,
         may_start: Callable[[], bool],
+        clerk: StepClerk,
     ) -> dict[str, Any]:
         order = {
             "module": task.function.__module__,
@@ -158,6 +169,8 @@ class Processes:
             if "ready" in message:  # starting a new child takes long, and so may its middleware
                 may = may_start()
                 child.send({"start": may})
+            elif "durable" in message:
+                clerk.serve(message)
             elif "progress" in message:
                 context.progress(*message["progress"])
             else:

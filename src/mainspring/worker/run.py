@@ -26,6 +26,7 @@ from mainspring.errors import (
     WorkerCrashed,
 )
 from mainspring.feature import Recheck
+from mainspring.features.durable.plan import StepPlan
 from mainspring.features.durable.run import DurableRun
 from mainspring.features.durable.states import reason_for
 from mainspring.features.durable.suspension import is_suspended
@@ -107,6 +108,14 @@ class Run:
             return self.task.options.get("isolation") == "process"
         own = read_object(self.claim.options).get("isolation")
         return (own or self.task.options.get("isolation")) == "process"
+
+    @property
+    def plan(self) -> StepPlan:
+        """Return the steps that its enqueue asked for, or else those that its task declares."""
+        if self.claim.options is None or '"plan"' not in self.claim.options:
+            return self.task.plan
+        own = read_object(self.claim.options)
+        return StepPlan.from_options(own) if "plan" in own else self.task.plan
 
     @property
     def threaded(self) -> bool:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mainspring import Context, Mainspring, Retry, Status
+from mainspring import Context, Retry, Status
 from mainspring.errors import ConfigurationError
 from mainspring.events import JobSuspended
 from mainspring.testing.kit import Kit
@@ -310,11 +310,3 @@ async def test_each_stretch_between_sleeps_has_all_attempts(quick: Kit) -> None:
     job = await nap.enqueue()
     await quick.time.advance(minutes=5)
     assert (await job.get()).status is Status.COMPLETED
-
-
-async def test_steps_in_a_process_of_its_own_are_refused() -> None:
-    app = Mainspring("memory://")
-    with pytest.raises(ConfigurationError, match="cannot run in their own process"):
-
-        @app.task(isolation="process", steps=["a"])
-        async def work(ctx: Context) -> None: ...

@@ -5,6 +5,9 @@ their names, so the new run gets their results from the records. See docs/durabl
 
 run         one run of a function; each call is recorded before the function goes on
 journal     the records of a job, matched by name with the calls of this run
+plan        the steps that an enqueue asked for
+deadline    timeouts of steps
+saved       the states that a function saves of its steps
 outputs     step outputs as JSON
 failures    failures of steps that the function caught
 sleep       sleeps

@@ -13,6 +13,8 @@ from mainspring.errors import ConfigurationError
 from mainspring.features.durable.children import Child
 from mainspring.features.durable.journal import Journal
 from mainspring.features.durable.outputs import Output
+from mainspring.features.durable.plan import StepPlan
+from mainspring.features.durable.saved import record_of, saved_in
 from mainspring.features.durable.signals import Signal, check_key
 from mainspring.features.durable.sleep import Until
 from mainspring.ids import new_id
@@ -29,7 +31,9 @@ class Detached:
     its jobs, or a function that gets their arguments and returns the result; an exception is raised.
     """
 
-    def __init__(self, signals: Mapping[str, Any], results: Mapping[str, Any]) -> None:
+    def __init__(self, signals: Mapping[str, Any], results: Mapping[str, Any], plan: StepPlan | None = None) -> None:
+        self.plan = plan or StepPlan()
+        self.states: dict[str, Any] = {}  # that the handler has saved, by step
         self.steps: list[str] = []  # their names, in the order of the calls
         self.spawned: list[NewJob] = []
         self._journal = Journal("of a unit test")
@@ -40,15 +44,33 @@ class Detached:
         self._journal.ask(name, kind, 0)
         self.steps.append(name)
 
-    async def step(self, name: str, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        self._ask(self._journal.called(name), "step")
+    async def step(
+        self, name: str, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], timeout: float | None = None
+    ) -> Any:
+        del timeout
+        self._ask_step(name)
         value = function(*args, **kwargs)
         return self._through_json(name, function, await value if inspect.isawaitable(value) else value)
 
-    def step_sync(self, name: str, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        self._ask(self._journal.called(name), "step")
+    def step_sync(
+        self, name: str, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], timeout: float | None = None
+    ) -> Any:
+        del timeout
+        self._ask_step(name)
         value = function(*args, **kwargs)
         return self._through_json(name, function, asyncio.run(value) if inspect.iscoroutine(value) else value)
+
+    def _ask_step(self, name: str) -> None:
+        self.plan.check(name)
+        self._ask(self._journal.called(name), "step")
+
+    async def save_state(self, step: str, state: Any) -> None:
+        self.plan.check(step)
+        self.states.update(saved_in([record_of(step, state, 0, 0)]))
+
+    async def step_state(self, step: str) -> Any:
+        self.plan.check(step)
+        return self.states.get(step)
 
     def _through_json(self, name: str, function: Any, value: Any) -> Any:
         output = Output(name, function)

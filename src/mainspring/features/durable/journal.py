@@ -18,10 +18,16 @@ from mainspring.job import Step
 MAX_NAME_LENGTH = 200
 SIDE = "side "  # prefix of the kind of a call made by a branch
 FAILED = "failure"  # kind of a failed step whose error the function caught
+STATE = "state"  # kind of what a function has saved of a step, see saved.py
 
 
 def kind_of(step: Step) -> str:
     return step.kind.removeprefix(SIDE)
+
+
+def calls_in(steps: Iterable[Step]) -> list[Step]:
+    """Return the records of calls, without the states that the function has saved."""
+    return [step for step in steps if step.kind != STATE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +53,17 @@ class Journal:
         self.job_id = job_id
         self.loaded = False
         self.records: dict[str, Step] = {}
+        self.states: dict[str, Step] = {}  # what the function has saved of its steps, by the record's name
+        self._numbers: dict[str, int] = {}  # of the calls of this run
         self._asked: set[str] = set()
         self._last = ""  # the last name that the function chose itself
         self._derived: Counter[str] = Counter()
         self._highest = 0
 
     def load(self, steps: Iterable[Step]) -> None:
-        self.records = {step.name: step for step in steps}
+        known = list(steps)
+        self.records = {step.name: step for step in calls_in(known)}
+        self.states = {step.name: step for step in known if step.kind == STATE}
         self._highest = max((step.number for step in self.records.values()), default=0)
         self.loaded = True
 
@@ -71,7 +81,13 @@ class Journal:
         if record is not None:
             return Asked(name, kind, record.number, record.started_at, record, main)
         self._highest += 1
+        self._numbers[name] = self._highest
         return Asked(name, kind, self._highest, now, None, main)
+
+    def number_of(self, name: str) -> int:
+        """Return the number of a call, or the number of the next call if the function has not made it yet."""
+        record = self.records.get(name)
+        return record.number if record is not None else self._numbers.get(name, self._highest + 1)
 
     def _first_unasked(self) -> Step | None:
         """Return the first recorded call of the handler itself that this run has not made yet."""
@@ -87,7 +103,7 @@ class Journal:
         )
 
     def wrote(self, step: Step) -> None:
-        self.records[step.name] = step
+        (self.states if step.kind == STATE else self.records)[step.name] = step
 
     def is_behind(self, asked: Asked) -> bool:
         """Return whether an earlier run got beyond this call. For calls of branches this is unknown: False."""

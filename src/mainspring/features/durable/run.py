@@ -17,9 +17,12 @@ from typing import Any, NoReturn, TypeVar
 
 from mainspring.clock import Millis
 from mainspring.errors import ClaimLost, ConfigurationError, StoreError, StoreUnavailable
+from mainspring.features.durable.deadline import cancelled_after, told_after
 from mainspring.features.durable.failures import dump_failure, load_failure
 from mainspring.features.durable.journal import FAILED, Asked, Journal, kind_of
 from mainspring.features.durable.outputs import Output
+from mainspring.features.durable.plan import StepPlan
+from mainspring.features.durable.saved import record_of, saved_in
 from mainspring.features.durable.suspension import Suspended, Suspension, Wait
 from mainspring.job import Claim, Inserted, NewJob, Save, Step
 from mainspring.pipeline import Pipeline
@@ -31,6 +34,7 @@ Branch = int | asyncio.Task[Any] | None
 """What makes a call: another thread (its ident) or task of the function, or None for the handler itself."""
 
 WAITS = frozenset({"sleep", "wait"})  # while the job is being suspended, branches can begin only these
+NO_PLAN = StepPlan()
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # seconds between tries while the store is unavailable
 
 current_step: ContextVar[tuple[int, str] | None] = ContextVar("mainspring_step", default=None)
@@ -54,7 +58,7 @@ class DurableRun:
         progressed: Callable[[float, str], None],
         write_progress: Callable[[], Awaitable[None]],
         stopped: Callable[[], bool],
-        declared: Sequence[str] = (),
+        plan: StepPlan = NO_PLAN,
     ) -> None:
         self.services = services
         self.pipeline = pipeline
@@ -69,7 +73,7 @@ class DurableRun:
         self._progressed = progressed
         self._write_progress = write_progress
         self._is_stopped = stopped
-        self._declared = tuple(declared)
+        self.plan = plan
         self._reported = False
         self._loop = loop
         self._loading = asyncio.Lock()
@@ -192,49 +196,61 @@ class DurableRun:
     # -- steps ----------------------------------------------------------------------------------------
 
     async def step(
-        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        timeout: float | None = None,
     ) -> Any:
         """Run a step: a coroutine function on the loop, a plain one in a thread, as it may block."""
         branch = self.branch()
-        asked = await self.ask(self.journal.called(name), "step", branch)
+        asked = await self.ask_step(name, branch)
         output = Output(name, function)
         if asked.record is not None:
-            return self._replay(asked.record, output)
+            return replayed(asked.record, output)
         with self._running(asked, branch):
-            stopped = None
-            if inspect.iscoroutinefunction(inspect.unwrap(function)):
-                value = await function(*args, **kwargs)
+            call, seconds, stopped = partial(function, *args, **kwargs), timeout or self.plan.timeout(name), None
+            if is_coroutine_function(function):
+                async with cancelled_after(name, seconds):
+                    value = await call()
             else:
-                value, stopped = await self._call_in_thread(partial(function, *args, **kwargs))
+                value, stopped = await self._call_in_thread(name, call, seconds)
             if stopped is not None and not self._is_stopped():  # the function cancelled the step: record no output
                 raise stopped
             text = output.dump(value)
-            await self._done(asked, text)
+            await self.done(asked, text)
         if stopped is not None:
             raise stopped
         return output.load(text)
 
     def step_sync(
-        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        timeout: float | None = None,
     ) -> Any:
         """Run a step in the thread that calls this."""
         branch = self.branch()
-        asked = self.run_on_loop(lambda: self.ask(self.journal.called(name), "step", branch))
+        asked = self.run_on_loop(lambda: self.ask_step(name, branch))
         output = Output(name, function)
         if asked.record is not None:
-            return self._replay(asked.record, output)
+            return replayed(asked.record, output)
         with self._running(asked, branch):
-            value = function(*args, **kwargs)
+            seconds = timeout or self.plan.timeout(name)
+            with told_after(name, seconds):
+                value = function(*args, **kwargs)
             if inspect.isawaitable(value):
-                value = self.run_on_loop(partial(await_value, value))
+                value = self.run_on_loop(partial(await_value, value, name, seconds))
             text = output.dump(value)
-            self.run_on_loop(lambda: self._done(asked, text))
+            self.run_on_loop(lambda: self.done(asked, text))
         return output.load(text)
 
-    def _replay(self, record: Step, output: Output) -> Any:
-        if kind_of(record) == FAILED:
-            raise load_failure(record.output or "{}")
-        return output.load(record.output)
+    async def ask_step(self, name: str, branch: Branch) -> Asked:
+        self.plan.check(name)
+        return await self.ask(self.journal.called(name), "step", branch)
 
     @contextlib.contextmanager
     def _running(self, asked: Asked, branch: Branch) -> Iterator[None]:
@@ -246,11 +262,12 @@ class DurableRun:
         except ClaimLost:
             raise
         except Exception as error:
-            self._note_failure(asked, branch, error)
+            self.note_failure(asked, branch, dump_failure(error))
             raise
         except asyncio.CancelledError:
             if not self._is_stopped():  # the function cancelled it: `asyncio.timeout` raises TimeoutError
-                self._note_failure(asked, branch, TimeoutError(f"step {asked.name!r} was cancelled by its function"))
+                cancelled = TimeoutError(f"step {asked.name!r} was cancelled by its function")
+                self.note_failure(asked, branch, dump_failure(cancelled))
             raise
         finally:
             current_step.reset(token)
@@ -263,34 +280,55 @@ class DurableRun:
         """Return the step that failed last, unless the function caught its error and went on."""
         return next((step.name for step in reversed(self._failures.values())), None)
 
-    def _note_failure(self, asked: Asked, branch: Branch, error: Exception) -> None:
-        self._failures[branch] = asked.step(dump_failure(error), self.store.clock.now(), FAILED)
+    def note_failure(self, asked: Asked, branch: Branch, error: str) -> None:
+        """Note that a step failed, with its error as JSON. It is recorded if the branch makes another call."""
+        self._failures[branch] = asked.step(error, self.store.clock.now(), FAILED)
 
-    async def _call_in_thread(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    async def _call_in_thread(
+        self, name: str, call: Callable[[], Any], seconds: float | None
+    ) -> tuple[Any, BaseException | None]:
         """Call a function in a thread; return its value and the cancellation that arrived meanwhile, if any.
 
         A thread cannot be stopped, so a cancellation waits until the function returns.
         """
         stopped: BaseException | None = None
-        future = self._in_thread(call)
-        try:
-            value = await asyncio.shield(future)
-        except asyncio.CancelledError as error:
-            if future.cancelled():
-                raise
-            stopped = error
-            await asyncio.wait([future])
-            value = future.result()
+        with told_after(name, seconds):
+            future = self._in_thread(call)
+            try:
+                value = await asyncio.shield(future)
+            except asyncio.CancelledError as error:
+                if future.cancelled():
+                    raise
+                stopped = error
+                await asyncio.wait([future])
+                value = future.result()
         if inspect.isawaitable(value):  # a plain function that wraps a coroutine function
-            value = await value
+            value = await await_value(value, name, seconds)
         return value, stopped
 
-    async def _done(self, asked: Asked, text: str) -> None:
+    async def done(self, asked: Asked, text: str) -> None:
+        """Record the output of a step, and report progress if the step is declared."""
         await self.save(asked.step(text, self.store.clock.now()))
-        if asked.name in self._declared:
-            done = [name for name in self._declared if name in self.journal.records]
+        if asked.name in self.plan:
+            done = [name for name in self.plan if name in self.journal.records]
             self._reported = True
-            self._progressed(len(done) / len(self._declared), asked.name)
+            self._progressed(len(done) / len(self.plan), asked.name)
+
+    # -- states of steps ------------------------------------------------------------------------------
+
+    async def save_state(self, step: str, state: Any) -> None:
+        """Write what the function wants to remember of a step. This may be called within a step."""
+        if self.lost:
+            raise ClaimLost
+        self.plan.check(step)
+        await self._load()
+        await self.save(record_of(step, state, self.journal.number_of(step), self.now()))
+
+    async def step_state(self, step: str) -> Any:
+        """Return the state that this run or an earlier one has saved last; None if there is none."""
+        self.plan.check(step)
+        await self._load()
+        return saved_in(self.journal.states.values()).get(step)
 
 
 async def run_as_branch(branch: Branch, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -298,5 +336,17 @@ async def run_as_branch(branch: Branch, work: Callable[[], Coroutine[Any, Any, T
     return await work()
 
 
-async def await_value(value: Awaitable[T]) -> T:
-    return await value
+async def await_value(value: Awaitable[T], step: str, seconds: float | None) -> T:
+    async with cancelled_after(step, seconds):
+        return await value
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(inspect.unwrap(function))
+
+
+def replayed(record: Step, output: Output) -> Any:
+    """Return the recorded output of a step; raise its error if it failed and the function went on."""
+    if kind_of(record) == FAILED:
+        raise load_failure(record.output or "{}")
+    return output.load(record.output)

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mainspring.clock import to_datetime, to_millis
-from mainspring.features.durable.journal import FAILED, kind_of
+from mainspring.features.durable.journal import FAILED, calls_in, kind_of
+from mainspring.features.durable.plan import StepPlan
+from mainspring.features.durable.saved import saved_in
 from mainspring.job import Job, Status, Step
-from mainspring.stores.records import Kind
-from mainspring.stores.records import kind_of as kind_of_record
-
-if TYPE_CHECKING:
-    from mainspring.stores.protocol import Store
-
 
 ENDED_BADLY = frozenset({Status.RETRYING, Status.DEAD_LETTER})
 
@@ -41,6 +37,8 @@ class StepState:
     output: Any = None  # a step's result; the end of a sleep; a signal's payload; children's ids or results
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    saved: Any = None  # what the function has saved of it, with `ctx.save_state`
+    timeout: float | None = None  # seconds, from the job's plan
 
 
 PREFIX, SUFFIX = "step ", " failed"
@@ -58,8 +56,23 @@ def failed_step(job: Job) -> str | None:
     return job.reason.removeprefix(PREFIX).removesuffix(SUFFIX)
 
 
-def states_of(job: Job, steps: Sequence[Step], declared: Sequence[str], now: datetime) -> list[StepState]:
-    """Return the state of each recorded, failed and declared step of a job."""
+def states_of(job: Job, records: Sequence[Step], now: datetime) -> list[StepState]:
+    """Return the state of each recorded, failed and declared step of a job, and what is saved of it."""
+    saved, plan = saved_in(records), StepPlan.from_options(job.options)
+    states = states_of_calls(job, calls_in(records), list(plan), now)
+    known = {state.name for state in states}
+    states += [StepState(name, state_of_saved(job)) for name in saved if name not in known]
+    return [replace(state, saved=saved.get(state.name), timeout=plan.timeout(state.name)) for state in states]
+
+
+def state_of_saved(job: Job) -> State:
+    """Return the state of a step of which only a saved state is known."""
+    if job.status is Status.RUNNING:
+        return State.RUNNING
+    return State.DONE if job.status is Status.COMPLETED else State.TO_COME
+
+
+def states_of_calls(job: Job, steps: Sequence[Step], declared: Sequence[str], now: datetime) -> list[StepState]:
     recorded = [recorded_state(job, step, steps[-1], now) for step in steps]
     failed = failed_step(job)
     known = {*declared, *(step.name for step in steps)}
@@ -131,15 +144,3 @@ def state_at(job: Job, recorded: Sequence[StepState], declared: Sequence[str]) -
     if job.status is Status.RUNNING:
         return State.RUNNING
     return State.FAILED if job.status in ENDED_BADLY else State.TO_COME
-
-
-async def declared_by(store: Store, job: Job) -> list[str]:
-    """Return the steps that the task declared when the job was enqueued.
-
-    They are stored with the job, because a reader may not have the task's code.
-    """
-    for kind in dict.fromkeys((kind_of_record(job.status), Kind.LIVE, Kind.HISTORY, Kind.DEAD)):
-        for record in await store.look_up(kind, [job.id]):
-            steps: list[str] = json.loads(record["options"] or "{}").get("steps", [])
-            return steps
-    return []
