@@ -59,6 +59,7 @@ from mainspring.features.durable.children import Child
 from mainspring.features.durable.plan import StepPlan
 from mainspring.features.durable.signals import Signal
 from mainspring.features.limits import Fair, Limit, Rate
+from mainspring.halt_check import HaltCheck
 from mainspring.halting import HaltResult
 from mainspring.handle import JobHandle
 from mainspring.health import Health
@@ -114,6 +115,7 @@ __all__ = [
     "Failure",
     "Fair",
     "Filter",
+    "HaltCheck",
     "HaltResult",
     "Health",
     "IllegalMove",

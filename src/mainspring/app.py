@@ -20,9 +20,10 @@ from mainspring.features.batches.api import BatchHandle
 from mainspring.features.durable import signals
 from mainspring.features.durable.signals import Signal
 from mainspring.features.limits import Limit, Rate
+from mainspring.halt_check import HaltedOption
 from mainspring.halting import CONFIRM_WITHIN, HaltResult, explained, seconds_of, wait_for_workers, write_halt
 from mainspring.handle import JobHandle
-from mainspring.health import MAX_LATENESS, TIMEOUT, Health, examine
+from mainspring.health import MAX_LATENESS, TIMEOUT, Health, examine, with_outside
 from mainspring.humanize import show_moment
 from mainspring.job import Inserted, NewJob, check_prepared, check_queue
 from mainspring.log import get_log
@@ -78,10 +79,14 @@ class Mainspring:
         store: str | Store = "sqlite:///mainspring.db",
         *,
         clock: Clock | None = None,
+        halted: HaltedOption | None = None,
         **defaults: Unpack[DefaultOptions],
     ) -> None:
-        """Name the store and set defaults. A queue (`app.queue`), a task and an enqueue can override them."""
-        self.runtime = runtime = Runtime(store_of(store, clock), defaults)
+        """Name the store and set defaults. A queue (`app.queue`), a task and an enqueue can override them.
+
+        `halted` is a function, or a `HaltCheck`, that says whether another system has halted the jobs.
+        """
+        self.runtime = runtime = Runtime(store_of(store, clock), defaults, halted)
         self.tasks = runtime.tasks
         self.jobs = runtime.jobs
         self.breakers = runtime.breakers
@@ -403,7 +408,10 @@ class Mainspring:
         return resumed
 
     async def halts(self) -> list[Halt]:
-        return await self.store.halts()
+        """Return the halts in force, with that of the function given as `halted`."""
+        outside = self.runtime.outside_halt
+        halt = None if outside is None else await outside.halt(self.now())
+        return [*await self.store.halts(), *([] if halt is None else [halt])]
 
     async def stats(self) -> Stats:
         return await self.store.stats()
@@ -411,7 +419,9 @@ class Mainspring:
     async def health(self, *, max_lateness: Length = MAX_LATENESS, timeout: Length = TIMEOUT) -> Health:
         """Return whether all is well. Report a store that does not answer within `timeout` as down; do not raise."""
         late, seconds = timedelta(milliseconds=duration(max_lateness)), duration(timeout) / 1000
-        return await examine(self.store, self.runtime.contact, max_lateness=late, timeout=seconds)
+        health = await examine(self.store, self.runtime.contact, max_lateness=late, timeout=seconds)
+        outside = self.runtime.outside_halt
+        return health if outside is None else with_outside(health, await outside.verdict(), strict=outside.check.strict)
 
     async def audit(self, *, limit: int = 100) -> list[AuditEntry]:
         return await self.store.audit(limit=limit)

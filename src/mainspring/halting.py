@@ -4,8 +4,8 @@ A halt is in force for the store as soon as it is written. Workers may hold jobs
 stops starting them, hands them back and confirms the halt. `halt()` waits for the confirmations of all live workers.
 
 Some workers cannot confirm: they are stopped, or cut off from the store. No worker starts a job if it last read the
-halts more than `TRUSTED_FOR` seconds ago. A wait of `CONFIRM_WITHIN` seconds is longer than that, so even those
-workers start nothing after it.
+halts more than `TRUSTED_FOR` seconds ago (halt_check.py). A wait of `CONFIRM_WITHIN` seconds is longer than that, so
+even those workers start nothing after it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from mainspring.clock import Length, duration
 from mainspring.errors import ConfigurationError, StoreBusy
 from mainspring.stores.protocol import Halt, Store, WorkerInfo
 
-TRUSTED_FOR = 2.0  # seconds for which a worker may start jobs after it last read the halts
 CONFIRM_WITHIN = 3.0  # seconds that `halt()` waits by default
 WRITE_WITHIN = 5.0  # seconds within which the store must write a halt, unless the wait is longer
 SILENT_AFTER = 2.5  # seconds without a heartbeat after which a worker is reported as silent

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from mainspring.clock import SETTLE_SECONDS, Clock, SteadyClock, to_datetime
 from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.events import Bus, StoreBack, StoreLost, StoreThrottled, ThrottlingOver
+from mainspring.halt_check import Verdict
 from mainspring.stores.protocol import EVERY_QUEUE, DueTask, Locking, Stats, Store, WorkerInfo, shown_due
 
 T = TypeVar("T")
@@ -56,6 +57,7 @@ class Health:
     oldest_due: datetime | None = None  # when the oldest job that could run now was due; None: there is none
     oldest_in: str = ""  # the queue of that job
     halted: bool = False  # the whole system is halted; that is deliberate, so it is not a problem
+    halt_reason: str = ""  # why another system has halted the jobs, see `Mainspring(halted=…)`
     measures: Mapping[str, float] = field(default_factory=dict)  # what the store counts for this process, if it does
 
 
@@ -140,6 +142,18 @@ async def examine(
         return health
     problems = (f"a worker here gets no answer: {contact.error}", *health.problems)
     return replace(health, state=State.DEGRADED, problems=problems, lost_at=contact.lost_at, error=contact.error)
+
+
+def with_outside(health: Health, verdict: Verdict, *, strict: bool) -> Health:
+    """Add what another system says, see `Mainspring(halted=…)`. Its halt is deliberate, but a failed check is not."""
+    if verdict.halted:
+        return replace(health, halted=True, halt_reason=verdict.reason)
+    if not verdict.error:
+        return health
+    effect = "no job starts" if strict else "jobs start without it"
+    problems = (f"the halt check failed, so {effect}: {verdict.error}", *health.problems)
+    state = State.DEGRADED if health.state is State.OK else health.state
+    return replace(health, state=state, problems=problems, halted=health.halted or strict, halt_reason=verdict.error)
 
 
 def clock_problem(clock: Clock) -> str:

@@ -40,12 +40,17 @@ class Pipeline:
     def __init__(self, services: Services, features: Features) -> None:
         self._services = services
         self._features = features
+        self.refuse: Callable[[], Awaitable[None]] | None = (
+            None  # raises SystemHalted while another system rejects jobs
+        )
         self.after_insert: Callable[[list[Inserted]], Awaitable[None]] | None = None  # set by the test kit
 
     # -- routes -------------------------------------------------------------------------------------
 
     async def insert(self, jobs: list[NewJob], connection: Any = None) -> list[Inserted]:
         """Insert jobs: in a transaction of their own, or in that of the caller's connection."""
+        if self.refuse is not None:
+            await self.refuse()
         if connection is not None:
             jobs = await self._prepared_for_caller(jobs)
             return await self._services.store.insert(jobs, connection)
@@ -62,7 +67,9 @@ class Pipeline:
         """Insert from code without an event loop."""
         if connection is not None:
             return self._insert_into(connection, jobs)
-        if not (self._is_heard() or self.after_insert or self.concerns(jobs) or self._services.portal.here()):
+        if not (
+            self.refuse or self._is_heard() or self.after_insert or self.concerns(jobs) or self._services.portal.here()
+        ):
             self._services.open_sync()
             store = self._services.store
             if isinstance(store, Immediate) and (inserted := store.insert_now(jobs)) is not None:
@@ -73,9 +80,14 @@ class Pipeline:
         """Insert in the caller's transaction and thread, since only there its synchronous connection can be used."""
         if not isinstance(self._services.store, Immediate):  # opening those might wait for the caller's own transaction
             self._services.open_sync()  # not by `run_at_once`: opening waits for the store
+        if self.refuse is not None:
+            self._services.run(self._refused(self.refuse))
         if self.concerns(jobs):
             jobs = self._services.run(self._prepared_for_caller(jobs))
         return run_at_once(self._services.store.insert(jobs, connection))
+
+    async def _refused(self, refuse: Callable[[], Awaitable[None]]) -> None:
+        await refuse()
 
     async def _prepared_for_caller(self, jobs: list[NewJob]) -> list[NewJob]:
         return (await self._prepared(Enqueue(jobs, in_transaction=True))).jobs
@@ -83,6 +95,8 @@ class Pipeline:
     async def write(self, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
         """Write documents, each bundle together with its jobs. None: a document had changed, so nothing was written."""
         enqueue = Enqueue([job for bundle in bundles for job in bundle.jobs], has_caller=False)
+        if self.refuse is not None and enqueue.jobs:
+            await self.refuse()
         if self.concerns(enqueue.jobs):
             await self._prepared(enqueue)
             prepared = iter(enqueue.jobs)

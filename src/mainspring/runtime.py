@@ -22,6 +22,7 @@ from mainspring.features.expiry.feature import ExpiryFeature
 from mainspring.features.limits.api import Limits
 from mainspring.features.limits.feature import LimitsFeature
 from mainspring.features.limits.options import DeclaredLimits
+from mainspring.halt_check import HaltedOption, OutsideHalt
 from mainspring.health import Contact
 from mainspring.jobs import Jobs
 from mainspring.middleware import Middleware
@@ -45,11 +46,14 @@ class Runtime:
 
     internal_tasks = frozenset({batches.TASK})  # names of Mainspring's own tasks, which every worker knows
 
-    def __init__(self, store: Store, defaults: DefaultOptions) -> None:
+    def __init__(self, store: Store, defaults: DefaultOptions, halted: HaltedOption | None = None) -> None:
+        self.outside_halt = None if halted is None else OutsideHalt(halted)
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.services = services = Services(store, tasks=self.tasks)
         self.features = Features()
         self.pipeline = Pipeline(services, self.features)
+        if self.outside_halt is not None and self.outside_halt.check.reject_new:
+            self.pipeline.refuse = self.outside_halt.refuse
         self.contact = Contact(services.store.url, services.bus)
         self.jobs = Jobs(services)
         self.middleware = Middleware()

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from mainspring.clock import since_boot
+from mainspring.clock import duration, since_boot, to_datetime
 from mainspring.errors import StoreError
-from mainspring.halting import TRUSTED_FOR
+from mainspring.events import Halted, Resumed
+from mainspring.halt_check import ACTOR, TRUSTED_FOR, OutsideHalt
 from mainspring.log import get_log
 from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Halt
@@ -55,6 +56,10 @@ class Gate:
         self.paused: frozenset[str] = frozenset()  # queues
         self.halted = False  # the whole system
         self.knows_halts = False  # whether anything is halted, as far as is known
+        self.outside = runtime.outside_halt
+        self.halted_outside = False  # another system has halted the jobs; the store does not know
+        self.resumed: Callable[[], None] = lambda: None  # called when that halt is over
+        self._bus = runtime.bus
         self.clear = True  # nothing is known to be halted, and the worker is not stopping
 
     # -- at the start of a run ------------------------------------------------------------------
@@ -109,8 +114,13 @@ class Gate:
             elif unsure or not self.permits(run):
                 self._runs.end(run, Stop.CROWDED if unsure else Stop.HALTED)
 
+    @property
+    def _trusted_for(self) -> float:
+        """Return the age in seconds up to which a look at the halts is trusted."""
+        return TRUSTED_FOR if self.outside is None else min(TRUSTED_FOR, self.outside.check.trusted_for)
+
     def _is_open(self, queue: str) -> bool:
-        return since_boot() <= self._looked_at + TRUSTED_FOR and not self.stops(queue)
+        return since_boot() <= self._looked_at + self._trusted_for and not self.stops(queue)
 
     def stops(self, queue: str) -> bool:
         """Return whether the queue is known to be halted."""
@@ -134,21 +144,37 @@ class Gate:
         if self._number and (self._asked or self._number > self._confirmed):
             await self._confirm(self._number)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_EVERY):
+            every = LOOK_EVERY if self.outside is None else duration(self.outside.check.every) / 1000
+            async with asyncio.timeout(every):
                 await self._poked.wait()
 
     async def refresh(self) -> None:
         """Look, unless the last look can still be trusted."""
-        while since_boot() > self._looked_at + TRUSTED_FOR:
+        while since_boot() > self._looked_at + self._trusted_for:
             await self.look(unless_trusted=True)
 
     async def look(self, *, unless_trusted: bool = False) -> None:
         async with self._looking:
-            if unless_trusted and since_boot() <= self._looked_at + TRUSTED_FOR:  # another caller has just looked
+            if unless_trusted and since_boot() <= self._looked_at + self._trusted_for:  # another caller has just looked
                 return
             await self._heartbeat.confirm(self._store.lease)
             began = since_boot()
-            self._learn(await self._store.halts(), began)
+            halts = await self._store.halts()
+            if self.outside is not None:
+                halts = [*halts, *await self._look_outside(self.outside)]
+            self._learn(halts, began)
+
+    async def _look_outside(self, outside: OutsideHalt) -> list[Halt]:
+        """Ask the other system; emit an event if it has begun or ended its halt."""
+        halt = await outside.halt(to_datetime(self._store.clock.now()))
+        changed = self.halted_outside != (halt is not None)
+        self.halted_outside = halt is not None
+        if changed and halt is not None:
+            self._bus.emit(Halted(actor=halt.actor, reason=halt.reason))
+        elif changed:
+            self._bus.emit(Resumed(actor=ACTOR))
+            self.resumed()
+        return [] if halt is None else [halt]
 
     def _learn(self, halts: list[Halt], looked_at: float) -> None:
         self._looked_at = looked_at
@@ -159,7 +185,7 @@ class Gate:
         self.halted, self.knows_halts = system is not None, bool(halts)
         self._runs.system_halted = self.halted
         self.clear = not halts and not self.is_shut
-        self.open_until = looked_at + TRUSTED_FOR if self.clear else NEVER
+        self.open_until = looked_at + self._trusted_for if self.clear else NEVER
         if halts:
             self._hand_back()
 

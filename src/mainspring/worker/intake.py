@@ -130,6 +130,8 @@ class Intake:
         async with self._runs.claiming:
             if not wanted or limit <= 0 or self._gate.is_shut:
                 return Claims([])
+            if self._gate.outside is not None and await self._is_halted_outside():
+                return Claims([])
             if self._runtime.tasks.keys() != self._membership.declared:
                 await self._membership.announce_tasks()
             began, tasks = since_boot(), self._membership.tasks
@@ -145,6 +147,12 @@ class Intake:
             if not claims.jobs and self._chunker.is_used:
                 self._chunker.claimed([], of=0)
             return claims
+
+    async def _is_halted_outside(self) -> bool:
+        """Ask before claiming: the store does not know of this halt, and would give out the same jobs again."""
+        with contextlib.suppress(StoreError):
+            await self._gate.refresh()
+        return self._gate.halted_outside
 
     def _hand_back_late(self, claims: Claims) -> None:
         """Start none of these jobs: this process was stopped meanwhile, and another worker may have taken them over."""

@@ -66,4 +66,5 @@ class Parts:
             runtime, settings, self.gate, self.runs, self.admission,
             membership=self.membership, unknown=self.unknown_tasks, outage=outage,
         )  # fmt: skip
+        self.gate.resumed = self.intake.wake
         self.maintenance = Maintenance(runtime, worker, self.after_ack, self.heartbeat, stopping)
