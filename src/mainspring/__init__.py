@@ -59,6 +59,7 @@ from mainspring.features.durable.children import Child
 from mainspring.features.durable.plan import StepPlan
 from mainspring.features.durable.signals import Signal
 from mainspring.features.limits import Fair, Limit, Rate
+from mainspring.features.recovery.options import Recover
 from mainspring.halt_check import HaltCheck
 from mainspring.halting import HaltResult
 from mainspring.handle import JobHandle
@@ -142,6 +143,7 @@ __all__ = [
     "Priority",
     "RRule",
     "Rate",
+    "Recover",
     "Retention",
     "Retry",
     "RunCall",

@@ -178,7 +178,10 @@ class Mainspring:
             self.runtime.declared_limits.of_task(task.name, limited)
         if (fair := given.get("fair")) is not None:
             self.runtime.declared_limits.of_fair_task(task.name, fair, queue_of(options))
-        return self._register(task, exactly=version > 1)
+        registered = self._register(task, exactly=version > 1)
+        if (recover := given.get("recover")) is not None:
+            self.runtime.recovery.declare(task.name, recover)
+        return registered
 
     def queue(self, name: str, **options: Unpack[QueueOptions]) -> None:
         """Set defaults for the jobs of one queue: `app.queue("renders", timeout=600, retry=Retry.fixed(30))`.

@@ -33,6 +33,7 @@
 | BreakerHalfOpened  | a circuit breaker lets probes through                               |
 | BreakerClosed      | a circuit breaker is closed again                                   |
 | TaskUnknown        | jobs are due whose task no live worker of their queue knows         |
+| JobsRecovered      | dead letters of a task were retried by its recovery                 |
 | Halted, Resumed    | the system, or with `queue` one queue, was halted or resumed        |
 
 Subscribers do not hold up the work. Coroutines run on the event loop that emitted the event. Plain functions run in
@@ -277,6 +278,13 @@ class SubscriberReset(Event):
     """A durable subscriber missed changes: the feed no longer has what came after its place."""
 
     subscriber: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsRecovered(Event):
+    task: str
+    recovered: int
+    exhausted: int  # left as dead letters, because they were recovered `max_times` times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

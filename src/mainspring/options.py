@@ -21,6 +21,7 @@ from mainspring.features.dependencies.options import After, OnFailed
 from mainspring.features.durable.plan import Planned, StepPlan
 from mainspring.features.expiry import options as expiry
 from mainspring.features.limits.options import Fair, Limit, Rate
+from mainspring.features.recovery.options import Recover
 from mainspring.job import KEEP_FOREVER, Priority, PriorityName
 from mainspring.names import LONGEST_KEY, LONGEST_NAME, UNSEARCHABLE, problem_of
 from mainspring.retry import Retry, problem_of_attempts
@@ -120,6 +121,7 @@ class TaskOptions(JobOptions, total=False):
     steps: Planned  # the steps of a durable function, declared in advance for its readers, perhaps with timeouts
     limits: Iterable[Limit | Rate] | Limit | Rate
     fair: Fair | None
+    recover: Recover | None  # retries its dead letters by themselves
 
 
 class EnqueueOptions(JobOptions, total=False):

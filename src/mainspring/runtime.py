@@ -22,6 +22,7 @@ from mainspring.features.expiry.feature import ExpiryFeature
 from mainspring.features.limits.api import Limits
 from mainspring.features.limits.feature import LimitsFeature
 from mainspring.features.limits.options import DeclaredLimits
+from mainspring.features.recovery.feature import RecoveryFeature
 from mainspring.halt_check import HaltedOption, OutsideHalt
 from mainspring.health import Contact
 from mainspring.jobs import Jobs
@@ -77,6 +78,8 @@ class Runtime:
             BatchesFeature(self.batches),
         ):
             self.features.add(feature)
+        self.recovery = RecoveryFeature(services, self.breakers)
+        self.features.add(self.recovery)
         self.features.add(limits, in_use=False)  # until a limit is declared
         tools = self.jobs, self.defaults, self.middleware
         self.shared = TaskServices(services, self.pipeline, *tools, self.declared_limits, debounce, self.breakers)

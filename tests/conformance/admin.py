@@ -86,6 +86,17 @@ class AdminTests(StoreScenario):
         assert await end(store, held, Move.CANCEL) is Status.CANCELLED
         assert (await look(store, held.id)).reason == "by hand"
 
+    async def test_a_retry_may_change_the_priority_and_leave_no_audit_entry(self, store: Store) -> None:
+        """A task's recovery does this."""
+        held = await running(store)
+        await end(store, held, Move.DEAD)
+        by = By("recovery", audited=False)
+        changed = await store.change(Action.RETRY, Filter(ids=(held.id,)), by, edit=Edit(priority=Priority.HIGH))
+        job = await look(store, held.id)
+        assert (changed.ids, job.status, job.priority) == ((held.id,), Status.PENDING, Priority.HIGH)
+        again = await claim_one(store)
+        assert (again.id, again.priority, await store.audit()) == (held.id, Priority.HIGH, [])
+
     async def test_a_cancelled_job_can_be_retried_and_runs(self, store: Store) -> None:
         held = await running(store)
         await by_hand(store, Action.CANCEL, held.id)

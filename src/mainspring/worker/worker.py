@@ -191,6 +191,7 @@ class Worker:
         await parts.membership.join(unless=self._stopping)
         async with self._joined():
             await self._reconcile()
+            await self.runtime.recovery.begin()
             steps = {"progress": parts.progress.step, "gate": parts.gate.step}
             async with supervised_loops(steps, parts.outage):
                 yield self._run_due

@@ -86,7 +86,7 @@ def plan(request: ChangeRequest, found: Sequence[JobState], holders: Mapping[Key
         case Action.CANCEL:
             _cancel(planned, request.by.reason, now)
         case Action.RETRY:
-            _retry(planned, holders, now)
+            _retry(planned, holders, now, request.edit or Edit())
         case Action.EDIT:
             planned.updated, planned.columns = list(found), edited(request.edit or Edit(), now)
         case Action.DELETE:
@@ -104,9 +104,9 @@ def _cancel(planned: ChangePlan, reason: str, now: Millis) -> None:
             planned.ended.append((job, cancelled(job, reason, now)))
 
 
-def _retry(planned: ChangePlan, holders: Mapping[Key, str], now: Millis) -> None:
+def _retry(planned: ChangePlan, holders: Mapping[Key, str], now: Millis, edit: Edit) -> None:
     """Make jobs due now, with a full budget. Leave out a job if another live job holds its dedupe key."""
-    planned.columns = retried(now)
+    planned.columns = retried(now) | ({} if edit.priority is None else {"priority": int(edit.priority)})
     held = dict(holders)
     for job in planned.found:
         key = job.task, job.dedupe_key

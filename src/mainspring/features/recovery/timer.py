@@ -1,0 +1,137 @@
+"""Retries the dead letters of tasks that declare it, in one process at a time.
+
+Each task has a document that comes due. The process that moves it to its next time does the work; another one finds
+that the version has changed. If that process dies, the rest is done the next time. How often a job was recovered is a
+document of its own, written before the job is retried: a crash in between counts once too often, never too rarely.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from mainspring.clock import Millis, duration, to_datetime
+from mainspring.events import JobsRecovered
+from mainspring.feature import Timer
+from mainspring.features.breakers.api import Breakers
+from mainspring.features.breakers.options import OPTION as BREAKER
+from mainspring.features.breakers.rules import Phase
+from mainspring.features.recovery.options import Recover
+from mainspring.job import Job, Priority, Status
+from mainspring.log import get_log
+from mainspring.services import Services
+from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Write
+from mainspring.stores.protocol import Action, Edit, Filter, Store
+
+log = get_log("mainspring.recovery")
+
+COLLECTION, TIMES = "recovery", "recovered"
+BREAKER_RETRY: Millis = 5_000  # until the next look, while the task's breaker is not closed
+OTHERS_RETRY: Millis = 60_000  # until the next look at the document of a task that only other programs know
+PAGE_SIZE = 200
+HOPELESS = frozenset({"Discard", "InvalidPayload", "CannotStoreResult", "UnsupportedCall"})
+"""Types of failures that no retry helps; `Discard` says so itself."""
+
+
+@dataclass(slots=True)
+class Tally:
+    recovered: int = 0
+    exhausted: int = 0  # recovered `max_times` times before, and dead again
+
+
+class RecoveryTimer(Timer):
+    """The timer of the collection "recovery"."""
+
+    collection = COLLECTION
+
+    def __init__(self, services: Services, breakers: Breakers) -> None:
+        self._services = services
+        self._breakers = breakers
+        self.declared: dict[str, Recover] = {}
+        self._begun: set[str] = set()  # tasks whose document this process has made due
+        self._begun_in: Store | None = None  # the store that has these documents; tests replace it
+
+    async def refresh(self) -> None:
+        """Make the documents of this program's tasks due when a worker starts."""
+        store = self._services.store
+        if self._begun_in is not store:
+            self._begun, self._begun_in = set(), store
+        new = [task for task in self.declared if task not in self._begun]
+        if not new:
+            return
+        keys = [Key(COLLECTION, "", task) for task in new]
+        found = {document.key: document for document in await store.documents(keys)}
+        now = store.clock.now()
+        writes = [begin(key, found.get(key), now) for key in keys]
+        await store.write([Bundle((write,)) for write in writes])
+        self._begun.update(new)
+
+    async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
+        again: Millis | None = None
+        for document in documents:
+            recover = self.declared.get(document.key.id)
+            if recover is None:
+                again = now + OTHERS_RETRY
+                continue
+            wait = BREAKER_RETRY if await self._is_held_back(document.key.id) else None
+            if await self._take(document, now + (wait or duration(recover.every))) and wait is None:
+                await self._recover(document.key.id, recover, now)
+        return again
+
+    async def _is_held_back(self, task: str) -> bool:
+        """Return whether the task's breaker is not closed: what it calls is still down."""
+        name = self._services.tasks[task].options.get(BREAKER) if task in self._services.tasks else None
+        return name is not None and (await self._breakers.get(str(name))).phase is not Phase.CLOSED
+
+    async def _take(self, document: Document, due_at: Millis) -> bool:
+        """Move the document to its next time; return False if another process has done so."""
+        write = Write(document.key, document.data, expected=document.version, due_at=due_at)
+        return (await self._services.store.write([Bundle((write,))]))[0] is not None
+
+    async def _recover(self, task: str, recover: Recover, now: Millis) -> None:
+        since = to_datetime(now) - timedelta(milliseconds=duration(recover.within))
+        where = Filter(statuses=(Status.DEAD_LETTER,), tasks=(task,), finished_after=since)
+        tally, cursor = Tally(), None
+        while True:
+            page = await self._services.store.find(where, limit=PAGE_SIZE, cursor=cursor)
+            await self._retry(task, recover, [job for job in page.jobs if is_recoverable(job)], now, tally)
+            if (cursor := page.cursor) is None:
+                break
+        if tally.recovered or tally.exhausted:
+            self._tell(task, tally)
+
+    async def _retry(self, task: str, recover: Recover, jobs: Sequence[Job], now: Millis, tally: Tally) -> None:
+        """Count and retry jobs that were not recovered too often."""
+        store = self._services.store
+        known = await store.documents([Key(TIMES, task, job.id) for job in jobs])
+        times = {document.key.id: int(json.loads(document.data)["times"]) for document in known}
+        due = [job.id for job in jobs if times.get(job.id, 0) < recover.max_times]
+        tally.exhausted += len(jobs) - len(due)
+        if not due:
+            return
+        expires_at = now + 2 * duration(recover.within)
+        counts = [
+            Write(Key(TIMES, task, job), json.dumps({"times": times.get(job, 0) + 1}), expires_at=expires_at)
+            for job in due
+        ]
+        await store.write([Bundle((write,)) for write in counts])
+        priority = None if recover.priority is None else int(Priority.parse(recover.priority))
+        by = By("recovery", "recovered", audited=False)
+        where = Filter(ids=tuple(due), statuses=(Status.DEAD_LETTER,))
+        changed = await store.change(Action.RETRY, where, by, edit=Edit(priority=priority), limit=len(due))
+        tally.recovered += len(changed.ids)
+
+    def _tell(self, task: str, tally: Tally) -> None:
+        message = f"Recovered {tally.recovered} jobs of task {task}"
+        log.info("jobs_recovered", message=message, task=task, recovered=tally.recovered, exhausted=tally.exhausted)
+        self._services.bus.emit(JobsRecovered(task=task, recovered=tally.recovered, exhausted=tally.exhausted))
+
+
+def begin(key: Key, found: Document | None, now: Millis) -> Write:
+    return Write(key, "{}", expected=ABSENT if found is None else found.version, due_at=now)
+
+
+def is_recoverable(job: Job) -> bool:
+    return job.failure is None or job.failure.type not in HOPELESS

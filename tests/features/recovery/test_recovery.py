@@ -1,0 +1,124 @@
+"""Recovery: dead letters of a task are retried by themselves, a bounded number of times."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from mainspring import Discard, Mainspring, Recover
+from mainspring.errors import ConfigurationError
+from mainspring.events import JobsRecovered
+from mainspring.job import Priority, Status
+from mainspring.testing import manual
+from tests.features.conftest import START, NewApp
+from tests.worker.working import ended, reached, working
+
+
+def recording(app: Mainspring) -> list[tuple[str, int, int]]:
+    told: list[tuple[str, int, int]] = []
+    app.on(JobsRecovered)(lambda event: told.append((event.task, event.recovered, event.exhausted)))
+    return told
+
+
+async def test_dead_letters_are_retried_at_their_priority_until_they_complete(new_app: NewApp) -> None:
+    app, down, told = new_app(), [True], []
+
+    @app.task(max_attempts=1, recover=Recover(every=600, priority="high"))
+    async def send(number: int) -> None:
+        if down[0]:
+            raise OSError("down")
+
+    @app.task(max_attempts=1)
+    async def other() -> None:
+        raise OSError("down")
+
+    async with manual(app, start=START) as kit:
+        told = recording(app)
+        jobs = await send.enqueue_many([{"number": number} for number in range(3)])
+        left = await other.enqueue()
+        await kit.drain()
+        assert {(await job.get()).status for job in jobs} == {Status.DEAD_LETTER}
+        down[0] = False
+        await kit.time.advance(minutes=11)
+        found = [await job.get() for job in jobs]
+        assert {(job.status, job.priority) for job in found} == {(Status.COMPLETED, Priority.HIGH)}
+        assert (await left.get()).status is Status.DEAD_LETTER
+        assert await app.audit() == []
+    assert told == [("send", 3, 0)]
+
+
+async def test_a_job_is_recovered_a_bounded_number_of_times_and_only_within_the_window(new_app: NewApp) -> None:
+    app, runs = new_app(), []
+
+    @app.task(max_attempts=1, recover=Recover(within=timedelta(hours=1), every=600, max_times=2))
+    async def send(kind: str) -> None:
+        runs.append(kind)
+        if kind == "gone":
+            raise Discard("the guest has left")
+        raise OSError("poison")
+
+    async with manual(app, start=START) as kit:
+        told = recording(app)
+        poison, gone = await send.enqueue(kind="poison"), await send.enqueue(kind="gone")
+        await kit.drain()
+        await kit.time.advance(hours=3)
+        assert (runs.count("poison"), runs.count("gone")) == (3, 1)
+        assert [(await job.get()).status for job in (poison, gone)] == [Status.DEAD_LETTER] * 2
+    assert [entry for entry in told if entry[1]] == [("send", 1, 0)] * 2
+
+
+async def test_recovery_waits_until_the_breaker_of_the_task_closes(new_app: NewApp) -> None:
+    app, runs = new_app(), []
+
+    @app.task(max_attempts=1, breaker="mail-api", recover=Recover(every=600))
+    async def send() -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            raise OSError("down")
+
+    async with manual(app, start=START) as kit:
+        job = await send.enqueue()
+        await kit.drain()
+        await app.breakers.open("mail-api")
+        await kit.time.advance(minutes=30)
+        assert (await job.get()).status is Status.DEAD_LETTER
+        await app.breakers.close("mail-api")
+        await kit.time.advance(minutes=1)
+        assert (await job.get()).status is Status.COMPLETED
+
+
+async def test_workers_that_start_recover_jobs_once(new_app: NewApp) -> None:
+    """Several workers start at the same time, each in a process of its own."""
+    apps, down, runs = [new_app() for _ in range(3)], [True], []
+
+    def declare(app: Mainspring) -> Any:
+        @app.task(max_attempts=1, recover=Recover(every=3600))
+        async def send() -> None:
+            runs.append(1)
+            if down[0]:
+                raise OSError("down")
+
+        return send
+
+    tasks = [declare(app) for app in apps]
+    async with working(apps[0]):
+        job = await tasks[0].enqueue()
+        await ended(apps[0], job.id)
+    down[0] = False
+    async with working(apps[1]), working(apps[2]):
+        (found,) = await reached(apps[1], job.id, statuses=(Status.COMPLETED,))
+    assert (len(runs), found.priority) == (2, Priority.HIGH)
+
+
+def test_the_settings_are_checked() -> None:
+    wrong: list[dict[str, Any]] = [{"within": 0}, {"every": -1}, {"priority": "soon"}, {"max_times": 0}]
+    for settings in wrong:
+        with pytest.raises(ConfigurationError, match=r"Recover\("):
+            Recover(**settings)
+    app = Mainspring("memory://")
+    with pytest.raises(ConfigurationError, match=r"recover must be a Recover"):
+
+        @app.task(recover=True)  # type: ignore[call-overload, untyped-decorator]
+        async def send() -> None: ...
