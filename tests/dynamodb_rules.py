@@ -11,6 +11,7 @@ from mainspring.stores.dynamodb.client import Client
 
 Request = Mapping[str, Any]
 Named = tuple[str, str, str]  # table, PK, SK
+KEYS = (("PK", "SK"), ("pk", "sk"))  # the names of the keys in the tests' tables
 
 
 class StrictClient(Client):
@@ -48,13 +49,15 @@ def _of_statements(request: Request) -> Iterator[Named]:
         text = statement["Statement"]
         table = text.split('"')[1]
         place = "'{}': ?" if text.startswith("INSERT") else '"{}" = ?'
-        before = [text[: text.index(place.format(name))].count("?") for name in ("PK", "SK")]
+        names = next(names for names in KEYS if place.format(names[0]) in text)
+        before = [text[: text.index(place.format(name))].count("?") for name in names]
         first, second = (statement["Parameters"][number]["S"] for number in before)
         yield table, first, second
 
 
 def _named(table: str, item: Mapping[str, Any]) -> Named:
-    return table, item["PK"]["S"], item["SK"]["S"]
+    partition, sort = next(names for names in KEYS if names[0] in item)
+    return table, item[partition]["S"], item[sort]["S"]
 
 
 NAMED: Mapping[str, Callable[[Request], Iterator[Named]]] = {

@@ -13,7 +13,7 @@ from mainspring.stores.dynamodb import DynamoStore, read
 from mainspring.testing.clock import ManualClock
 from tests.conformance.machine import store_machine
 from tests.conformance.suite import StoreConformance
-from tests.dynamodb import FreshStore
+from tests.dynamodb import FreshStore, SharedStore
 
 pytestmark = pytest.mark.slow  # the quick gate has the same suite in memory
 
@@ -23,7 +23,8 @@ PAGE = 15
 class TestDynamoStore(StoreConformance):
     @pytest.fixture
     async def store(self, clock: ManualClock) -> AsyncIterator[DynamoStore]:
-        store = FreshStore(clock=clock)
+        """In a table that is shared with other data. The other tests of the store have tables of their own."""
+        store = SharedStore(clock=clock)
         await store.open()
         yield store
         await store.close()

@@ -18,7 +18,9 @@ Settings = dict[str, float | int]
 SETTINGS = {"lease": float, "busy_timeout": float, "stall_grace": float}  # all in seconds
 
 POSTGRES_SETTINGS = frozenset({"schema", "listen", "migrate", "prepare"})
-DYNAMODB_SETTINGS = ("region", "endpoint", "profile", "shards", "migrate", "prune", "lease", "stall_grace")
+DYNAMODB_SETTINGS = (
+    "region", "endpoint", "profile", "shards", "prefix", "keys", "migrate", "prune", "lease", "stall_grace",
+)  # fmt: skip
 
 
 def store_of(given: str | Store, clock: Clock | None = None) -> Store:
@@ -150,6 +152,8 @@ def connect_dynamodb(url: str, parts: SplitResult, clock: Clock | None) -> Store
         endpoint=given.get("endpoint") or None,
         profile=given.get("profile") or None,
         shards=None if shards is None else int(shards),
+        prefix=given.get("prefix"),
+        keys=given.get("keys"),
         clock=clock,
         migrate=is_on("migrate", given, default="off"),
         prune=is_on("prune", given, default="off"),

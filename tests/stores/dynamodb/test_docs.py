@@ -19,7 +19,7 @@ def test_the_policy_has_the_rights_that_are_needed_and_no_others() -> None:
     granted = [action.removeprefix("dynamodb:") for statement in policy["Statement"] for action in statement["Action"]]
     (migrating,) = re.findall(r"`mainspring migrate` also needs (.*?)\. If", PAGE, re.DOTALL)
     besides = re.findall(r"`(\w+)`", migrating)
-    calls = {name for source in SOURCES for name in re.findall(r'call\(\s*"([A-Z]\w+)"', source.read_text())}
+    calls = {name for source in SOURCES for name in re.findall(r'(?:call|send)\(\s*"([A-Z]\w+)"', source.read_text())}
     needed = set[str]().union(*(RIGHTS.get(name, {name}) for name in calls))
     assert len(calls) > 10
     assert sorted([*granted, *besides]) == sorted(needed)

@@ -206,6 +206,16 @@ ABSENT: Mapping[str, Any] = {
 """The values of columns that are not stored; None if not listed."""
 
 
+ATTRIBUTE_NAMES = frozenset(ATTRIBUTES.get(name, name) for name in (*columns.JOB, "claimed_at")) - {"SK"} | {
+    "acked", "action", "actor", "at", "awaited", "beat", "buried", "claim", "confirmed", "count", "data",
+    "data_zlib", "dedupe_version", "detail", "entry", "expiry", "halt", "info", "job_pk", "job_sk", "kept_job",
+    "kept_until", "kind", "lock_expires_at", "move", "name", "number", "operation", "output", "output_zlib",
+    "payload_zlib", "place", "process", "rank", "result_zlib", "seen_at", "shards", "steps", "stuck", "target",
+    "traceback", "version", "woken",
+} | {status.value for status in Status}  # fmt: skip
+"""All attributes of Mainspring's items, without those that the table knows itself (keys and expiry)."""
+
+
 def to_attributes(columns: Mapping[str, Any]) -> Row:
     """Return the attributes for these columns of a job. Those that are None are to be removed."""
     row: Row = {}

@@ -31,6 +31,7 @@ from mainspring.stores.dynamodb import (
     documents,
     halts,
     insertion,
+    layout,
     maintenance,
     read,
     schema,
@@ -87,6 +88,8 @@ class DynamoStore:
         endpoint: str | None = None,
         profile: str | None = None,
         shards: int | None = None,
+        prefix: str | None = None,
+        keys: str | None = None,
         clock: Clock | None = None,
         lease: float = 30.0,
         stall_grace: Millis = 30_000,
@@ -105,7 +108,12 @@ class DynamoStore:
         self.client = client or Client(region, endpoint, profile)
         self.table_settings = table_settings or TableSettings(expiry=not prune)
         self.table = Table(self.client, table, self.clock, lease, stall_grace, patience, prunes=prune)
-        self.url = safe_url(table, self.client, endpoint)
+        if prefix is not None:
+            self.table.lay_out(layout.shared(prefix, keys))
+        elif keys is not None:
+            msg = "keys is for a table that is shared with other data; also give a prefix, such as prefix=mainspring/"
+            raise ConfigurationError(msg)
+        self.url = safe_url(table, self.client, endpoint, prefix, keys)
         self._wanted_shards = shards
         self._migrate = migrate
         self._watch = maintenance.TableWatch(self.clock, lease)
@@ -140,7 +148,7 @@ class DynamoStore:
         return 0 if found is None else int(found["version"])
 
     async def migrate(self) -> list[str]:
-        """Create the table and return the names of what was done."""
+        """Create the table, or add what is missing to a shared one; return the names of what was done."""
         return await schema.migrate(self.table, self.table_settings, self._wanted_shards or schema.DEFAULT_SHARDS)
 
     def plan_table(self, *, read_units: int | None, write_units: int | None, recovery: bool) -> None:
@@ -152,7 +160,7 @@ class DynamoStore:
         )
 
     def template(self, form: str) -> str:
-        return schema.TEMPLATES[form](self.table.name, self.table_settings)
+        return schema.TEMPLATES[form](self.table.name, self.table_settings, self.table.layout)
 
     async def _do(self, operation: Awaitable[T]) -> T:
         """Run an operation that changes jobs, and write its counts from time to time."""
@@ -392,6 +400,7 @@ class DynamoStore:
         return await transfer.under_way(self.table)
 
 
-def safe_url(table: str, client: Client, endpoint: str | None) -> str:
+def safe_url(table: str, client: Client, endpoint: str | None, prefix: str | None, keys: str | None) -> str:
     query = {"region": client.region} | ({"endpoint": client.endpoint.rstrip("/")} if endpoint else {})
-    return f"dynamodb://{table}?{urlencode(query, safe=':/')}"
+    query |= {name: text for name, text in (("prefix", prefix), ("keys", keys)) if text is not None}
+    return f"dynamodb://{table}?{urlencode(query, safe=':/,')}"

@@ -15,9 +15,10 @@ from mainspring.errors import StoreError
 from mainspring.ids import new_id
 from mainspring.job import NewJob, Status, Step
 from mainspring.log import get_log
-from mainspring.stores.dynamodb.client import THROTTLED, Client, ConditionFailed, Item
+from mainspring.stores.dynamodb.client import THROTTLED, Cancelled, Client, ConditionFailed, Item
 from mainspring.stores.dynamodb.counts import DAY, LIVE_DAY, SLOTS, Counts
 from mainspring.stores.dynamodb.items import job_key, key, ttl, unstamp
+from mainspring.stores.dynamodb.layout import OWN_TABLE, Layout, Translator
 from mainspring.stores.dynamodb.local_workers import LocalWorkers
 from mainspring.stores.dynamodb.values import (
     Condition,
@@ -84,6 +85,8 @@ class Table:
     stall_grace: Millis
     patience: Millis
     prunes: bool  # the workers delete expired jobs; otherwise the service does, and reads skip expired ones
+    layout: Layout = OWN_TABLE
+    translator: Translator | None = None  # only in a table that is shared with other data
     process: str = field(default_factory=new_id)  # identifies this store object among all that use the table
     shards: int = 0  # known once it is open
     queues: set[str] = field(default_factory=set)  # queues that are known to be registered
@@ -97,7 +100,24 @@ class Table:
     local_workers: LocalWorkers = field(default_factory=LocalWorkers)
 
     async def call(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        return await self.client.call(operation, {"TableName": self.name, **request})
+        return await self.send(operation, {"TableName": self.name, **request})
+
+    async def send(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a request. In a shared table, requests and answers are translated: see layout.py."""
+        if self.translator is None:
+            return await self.client.call(operation, request)
+        incoming = self.translator.incoming
+        try:
+            answer = await self.client.call(operation, self.translator.outgoing.translate(request))
+        except ConditionFailed as failed:
+            raise ConditionFailed(failed.item and incoming.item(failed.item)) from None
+        except Cancelled as cancelled:
+            raise Cancelled([incoming.translate(reason) for reason in cancelled.reasons]) from None
+        return incoming.translate(answer)
+
+    def lay_out(self, layout: Layout) -> None:
+        self.layout = layout
+        self.translator = Translator(layout) if layout.prefix else None
 
     def job_key(self, job_id: str) -> Item:
         return job_key(job_id, self.shards)
@@ -124,7 +144,7 @@ class Table:
         rows: list[Row] = []
         pause = 0.0
         while True:
-            answer = await self.client.call("BatchGetItem", {"RequestItems": {self.name: request}})
+            answer = await self.send("BatchGetItem", {"RequestItems": {self.name: request}})
             rows += map(unpack, answer["Responses"].get(self.name, ()))
             left = (answer.get("UnprocessedKeys") or {}).get(self.name)
             if not left:
@@ -201,11 +221,14 @@ class Table:
     async def _update_part(self, changes: Sequence[ItemUpdate]) -> list[Row | Refused]:
         if len(changes) == 1:
             return [await self._update_alone(changes[0])]
-        answer = await self.client.call(
-            "BatchExecuteStatement", {"Statements": [change.in_batch(self.name) for change in changes]}
+        answer = await self.send(
+            "BatchExecuteStatement", {"Statements": [self._statement(change) for change in changes]}
         )
         pairs = zip(changes, answer["Responses"], strict=True)
         return await together([self._result(change, response) for change, response in pairs])
+
+    def _statement(self, change: ItemUpdate) -> dict[str, Any]:
+        return (change if self.translator is None else self.translator.outgoing.update(change)).in_batch(self.name)
 
     async def _result(self, change: ItemUpdate, response: Mapping[str, Any]) -> Row | Refused:
         error = response.get("Error")
@@ -236,8 +259,8 @@ class Table:
     async def _insert_part(self, items: Sequence[Item]) -> list[bool]:
         if len(items) == 1:
             return [await self._insert_alone(items[0])]
-        answer = await self.client.call(
-            "BatchExecuteStatement", {"Statements": [insert_in_batch(self.name, item) for item in items]}
+        answer = await self.send(
+            "BatchExecuteStatement", {"Statements": [insert_in_batch(self.name, self._stored(item)) for item in items]}
         )
 
         async def result(item: Item, response: Mapping[str, Any]) -> bool:
@@ -249,6 +272,9 @@ class Table:
             return await self._insert_alone(item)
 
         return await together([result(*pair) for pair in zip(items, answer["Responses"], strict=True)])
+
+    def _stored(self, item: Item) -> Item:
+        return item if self.translator is None else self.translator.outgoing.item(item)
 
     async def _insert_alone(self, item: Item) -> bool:
         try:
@@ -268,7 +294,7 @@ class Table:
     async def _write_part(self, requests: list[dict[str, Any]]) -> None:
         pause = 0.0
         while requests:
-            answer = await self.client.call("BatchWriteItem", {"RequestItems": {self.name: requests}})
+            answer = await self.send("BatchWriteItem", {"RequestItems": {self.name: requests}})
             requests = (answer.get("UnprocessedItems") or {}).get(self.name) or []
             if requests:
                 self.client.left_over("BatchWriteItem", len(requests))
@@ -318,7 +344,7 @@ class Table:
     async def transact(self, *actions: Action) -> None:
         """Write all or nothing. The token makes a repetition after a lost answer harmless."""
         items = [{kind: {"TableName": self.name, **request}} for kind, request in actions]
-        await self.client.call("TransactWriteItems", {"TransactItems": items, "ClientRequestToken": new_id()})
+        await self.send("TransactWriteItems", {"TransactItems": items, "ClientRequestToken": new_id()})
 
 
 T = TypeVar("T")

@@ -11,6 +11,8 @@ from mainspring.stores.dynamodb.client import Item
 
 Row = dict[str, Any]  # an item as Python values
 
+PREFIXED = frozenset({"PK", "place", "target"})  # attributes with partition keys: of the table and of its indexes
+KEY_MARK = ":k"  # how the placeholders of partition keys begin: in a shared table, these get a prefix
 SMALLEST = 1e-130  # DynamoDB rejects numbers that are closer to zero; they are stored as 0
 
 
@@ -75,6 +77,9 @@ def value_size(value: Mapping[str, Any]) -> int:
 # -- conditions and changes -----------------------------------------------------------------------------
 
 
+EQUALS = "{name} = {value}"
+
+
 @dataclass(frozen=True, slots=True)
 class Condition:
     template: str
@@ -82,9 +87,13 @@ class Condition:
     value: Any = None
     in_batch: str = ""  # the same condition in PartiQL
 
+    def is_about_key(self) -> bool:
+        """Return whether the value is compared with a partition key."""
+        return self.name in PREFIXED and self.template == EQUALS
+
 
 def equals(name: str, value: Any) -> Condition:
-    return Condition("{name} = {value}", name, value, '"{name}" = ?')
+    return Condition(EQUALS, name, value, '"{name}" = ?')
 
 
 def exists(name: str) -> Condition:
@@ -119,13 +128,14 @@ class ItemUpdate:
         parts = [f'SET "{name}" = ?' for name, _ in sets]
         parts += [f'SET "{name}" = "{name}" + ?' for name, _ in adds]
         parts += [f'REMOVE "{name}"' for name, value in self.changes.items() if value is None]
-        conditions = ['"PK" = ?', '"SK" = ?', *(check.in_batch.format(name=check.name) for check in self.only_if)]
+        conditions = [f'"{name}" = ?' for name in self.key]
+        conditions += [check.in_batch.format(name=check.name) for check in self.only_if]
         given = [value for _, value in sets + adds]
         compared = [check.value for check in self.only_if if "?" in check.in_batch]
         return {
             "Statement": f'UPDATE "{table}" {" ".join(parts)} WHERE {" AND ".join(conditions)} RETURNING ALL OLD *',
             "Parameters": [
-                *map(attribute, given), self.key["PK"], self.key["SK"], *map(attribute, compared),
+                *map(attribute, given), *self.key.values(), *map(attribute, compared),
             ],
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         }  # fmt: skip
@@ -148,8 +158,8 @@ class Expressions:
         placeholder = f"#n{len(self.names)}"
         return self.names.setdefault(name, placeholder)
 
-    def value(self, value: Any) -> str:
-        placeholder = f":v{len(self.values)}"
+    def value(self, value: Any, *, is_key: bool = False) -> str:
+        placeholder = f"{KEY_MARK if is_key else ':v'}{len(self.values)}"
         self.values[placeholder] = attribute(value)
         return placeholder
 
@@ -157,14 +167,21 @@ class Expressions:
         return " AND ".join(
             condition.template.format(
                 name=self.name(condition.name),
-                value="" if "{value}" not in condition.template else self.value(condition.value),
+                value=self._compared(condition) if "{value}" in condition.template else "",
             )
             for condition in conditions
         )
 
+    def _compared(self, condition: Condition) -> str:
+        return self.value(condition.value, is_key=condition.is_about_key())
+
     def change(self, changes: Mapping[str, Any], add: Mapping[str, float]) -> str:
         """Return an update expression: SET values, REMOVE those that are None, and ADD numbers."""
-        sets = [f"{self.name(name)} = {self.value(value)}" for name, value in changes.items() if value is not None]
+        sets = [
+            f"{self.name(name)} = {self.value(value, is_key=name in PREFIXED)}"
+            for name, value in changes.items()
+            if value is not None
+        ]
         removes = [self.name(name) for name, value in changes.items() if value is None]
         adds = [f"{self.name(name)} {self.value(number)}" for name, number in add.items()]
         parts = (("SET", sets), ("REMOVE", removes), ("ADD", adds))
