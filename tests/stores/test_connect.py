@@ -197,6 +197,12 @@ def dynamodb_at(url: str) -> DynamoStore:
     return store
 
 
+def test_a_dynamodb_url_can_share_a_table_and_poll_seldom() -> None:
+    store = dynamodb_at("dynamodb://jobs?region=x&prefix=app%23&keys=pk,sk&poll=30")
+    assert (store.poll, store.table.layout.prefix, store.table.layout.sort) == (30, "app#", "sk")
+    assert store.url == "dynamodb://jobs?region=x&prefix=app%23&keys=pk,sk"
+
+
 def test_a_dynamodb_url_names_a_table_and_where_it_is() -> None:
     store = dynamodb_at("dynamodb://My.Jobs?region=eu-central-1&endpoint=http://127.0.0.1:8000&shards=4&lease=7")
     assert (store.table.name, store.client.region, store.client.endpoint) == (
@@ -224,6 +230,10 @@ def test_region_and_endpoint_are_found_as_the_sdks_find_them(monkeypatch: pytest
         ("dynamodb://jobs?region=x&shards=many", "whole number"),
         ("dynamodb://jobs?region=x&shards=0", "from 1 to"),
         ("dynamodb://jobs?region=x&lease=soon", "number of seconds"),
+        ("dynamodb://jobs?region=x&poll=5s", "number of seconds"),
+        ("dynamodb://jobs?region=x&poll=0", "poll must be from 0.02 to 3600 seconds, not 0"),
+        ("dynamodb://jobs?region=x&prefix=app", "one / or #"),
+        ("dynamodb://jobs?region=x&prefix=app/&keys=pk", "keys=pk,sk"),
         ("dynamodb://jobs?region=x&endpoint=nowhere", "is not an endpoint"),
         ("dynamodb://jobs?region=x&prune=maybe", "on or off"),
         ("dynamodb://jobs", "no AWS region"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from mainspring.clock import Clock
@@ -15,11 +15,12 @@ EXAMPLES = (
     "dynamodb://table?region=eu-central-1, memory://"
 )
 Settings = dict[str, float | int]
-SETTINGS = {"lease": float, "busy_timeout": float, "stall_grace": float}  # all in seconds
+SETTINGS = ("lease", "busy_timeout", "stall_grace")  # all in seconds
+DYNAMODB_TIMES = ("lease", "stall_grace", "poll")
 
 POSTGRES_SETTINGS = frozenset({"schema", "listen", "migrate", "prepare"})
 DYNAMODB_SETTINGS = (
-    "region", "endpoint", "profile", "shards", "prefix", "keys", "migrate", "prune", "lease", "stall_grace",
+    "region", "endpoint", "profile", "shards", "prefix", "keys", "migrate", "prune", "lease", "stall_grace", "poll",
 )  # fmt: skip
 
 
@@ -81,11 +82,11 @@ def split(url: str) -> SplitResult:
         raise ConfigurationError(msg) from None
 
 
-def parse_settings(url: str, query: str) -> Settings:
+def parse_settings(url: str, query: str, known: Collection[str] = SETTINGS) -> Settings:
     settings: Settings = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
-        if name not in SETTINGS:
-            msg = f"{url!r} has an unknown setting {name!r}; known are {', '.join(SETTINGS)}"
+        if name not in known:
+            msg = f"{url!r} has an unknown setting {name!r}; known are {', '.join(known)}"
             raise ConfigurationError(msg)
         if (seconds := to_seconds(text)) is None:
             msg = f"{name} in {url!r} must be a number of seconds, not {text!r}"
@@ -145,7 +146,7 @@ def connect_dynamodb(url: str, parts: SplitResult, clock: Clock | None) -> Store
     if shards is not None and not shards.isdecimal():
         msg = f"shards in {url!r} must be a whole number, not {shards!r}"
         raise ConfigurationError(msg)
-    times = urlencode([(name, text) for name, text in given.items() if name in {"lease", "stall_grace"}])
+    times = urlencode([(name, text) for name, text in given.items() if name in DYNAMODB_TIMES])
     return DynamoStore(
         unquote(parts.netloc),
         region=given.get("region") or None,
@@ -157,7 +158,7 @@ def connect_dynamodb(url: str, parts: SplitResult, clock: Clock | None) -> Store
         clock=clock,
         migrate=is_on("migrate", given, default="off"),
         prune=is_on("prune", given, default="off"),
-        **parse_settings(url, times),  # type: ignore[arg-type]
+        **parse_settings(url, times, DYNAMODB_TIMES),  # type: ignore[arg-type]
     )
 
 

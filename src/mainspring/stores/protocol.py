@@ -379,6 +379,7 @@ class Store(Protocol):
     url: str  # safe to show: no secrets
     lease: float  # seconds without a heartbeat after which a worker counts as dead
     stall_grace: Millis  # how long a run may overrun its timeout before it counts as stalled
+    poll: float  # longest seconds between two looks for jobs of an idle worker; 0 if the store wakes its workers
     transactional: bool  # whether it supports `completion` and `insert(connection=…)`
 
     async def open(self) -> None: ...

@@ -86,7 +86,8 @@ class Intake:
             self._admission.take(claims.jobs)
             await asyncio.sleep(0)  # let them start before the next claim
         else:
-            await sleep_until(claims.next_due, self._store.clock, self._wake, self._suspects_in())
+            longest = max(LONGEST_SLEEP, self._store.poll)
+            await sleep_until(claims.next_due, self._store.clock, self._wake, self._suspects_in(), longest)
 
     async def take_due(self) -> Claims:
         """Claim once and fill the chunks, which start even if not full. A worker that runs step by step calls this."""

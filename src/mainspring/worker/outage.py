@@ -155,9 +155,11 @@ async def supervised_loops(steps: Mapping[str, Step], outage: Outage) -> AsyncIt
         await asyncio.gather(*loops, return_exceptions=True)
 
 
-async def sleep_until(due: Millis | None, clock: Clock, wake: asyncio.Event, most: float | None = None) -> None:
-    """Sleep until this time, for at most `most` seconds, or until the event is set."""
-    seconds = LONGEST_SLEEP if most is None else min(most, LONGEST_SLEEP)
+async def sleep_until(
+    due: Millis | None, clock: Clock, wake: asyncio.Event, most: float | None = None, longest: float = LONGEST_SLEEP
+) -> None:
+    """Sleep until this time, for at most `most` or `longest` seconds, or until the event is set."""
+    seconds = longest if most is None else min(most, longest)
     if due is not None:
         seconds = min(seconds, max(0.0, (due - clock.now()) / 1000))
     with contextlib.suppress(TimeoutError):

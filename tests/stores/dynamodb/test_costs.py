@@ -124,6 +124,9 @@ async def test_other_steps_cost_what_the_page_says(store: FreshStore) -> None:
     held = await claim_one(store)
     await meter.of(store.heartbeat("w1", {held.id: held.token}))
     assert meter.units == {"write": 1, "read": 1}
+    store.table.lease = 60  # less than half of it is left
+    await meter.of(store.heartbeat("w1", {held.id: held.token}))
+    assert meter.units == {"write": 2, "read": 1}
 
 
 @pytest.mark.slow
@@ -191,6 +194,12 @@ def test_the_plan_for_fifty_thousand_adds_up() -> None:
     assert 3 * rate / shards < 1000
     assert round(7 * 0.625, 1) == 4.4
     assert f"about {round(7 * rate * 86_400 * 0.625e-6, -3):,.0f} USD a day" in PAGE
-    reads = (1 + 16 * 0.5) * 86_400 * 30 / 2
-    assert f"{reads / 1e6:.0f} million units a month" in PAGE
-    assert f"4.40 USD and {round(reads * 0.125e-6, 1):.2f} USD" in PAGE
+
+
+@pytest.mark.parametrize("poll", [1, 2, 5, 10, 30, 60])
+def test_the_cost_of_an_idle_worker_adds_up(poll: int) -> None:
+    (row,) = re.findall(
+        rf"^\| {poll}(?: \(default\))? \| [^|]+ \| ([\d.]+) million \| ([\d.]+) \|$", PAGE, re.MULTILINE
+    )
+    reads = (1 + 16 * 0.5) * 86_400 * 30 / poll
+    assert row == (f"{reads / 1e6:.1f}", f"{reads * 0.125e-6:.2f}")

@@ -17,7 +17,7 @@ from mainspring.stores.dynamodb.counts import Counts, sum_up
 from mainspring.stores.dynamodb.items import dedupe_key, key, stamp, target_key, unstamp
 from mainspring.stores.dynamodb.local_workers import LONGEST_POLL, SHORTEST_POLL
 from mainspring.stores.dynamodb.schema import MAX_SHARDS
-from mainspring.stores.dynamodb.table import MAX_PARALLEL, Refused, owned, together
+from mainspring.stores.dynamodb.table import MAX_PARALLEL, Refused, Table, owned, together
 from mainspring.stores.protocol import Filter
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import claim, claim_one, end, join, look, new_job, put, put_many, running
@@ -64,6 +64,59 @@ async def test_a_job_can_be_read_in_the_table(store: FreshStore, clock: ManualCl
     await end(store, await claim_one(store), Move.DONE)
     row = await item(store, job_id)
     assert (row["status"], row["completed_at"]) == ("completed", "2026-01-01T00:01:00.000Z")
+
+
+@slow
+async def test_the_lock_of_a_living_worker_is_always_in_the_future(store: FreshStore, clock: ManualClock) -> None:
+    await join(store, "w1")
+    jobs = [await running(store) for _ in range(2)]
+    seen = set()
+    for _ in range(int(store.lease) * 3):
+        clock.advance(1)
+        await store.heartbeat("w1", {held.id: held.token for held in jobs})
+        locks = [unstamp((await item(store, held.id))["lock_expires_at"]) for held in jobs]
+        assert min(locks) > clock.now()
+        seen.update(locks)
+    assert len(seen) == 7  # at the claim, and then once in half a lease
+
+
+@slow
+async def test_the_lock_of_a_dead_worker_ends_within_a_lease(store: FreshStore, clock: ManualClock) -> None:
+    await join(store, "w1")
+    held = await running(store)
+    clock.advance(store.lease * 0.9)
+    await store.heartbeat("w1", {held.id: held.token})
+    clock.advance(store.lease + 1)
+    assert unstamp((await item(store, held.id))["lock_expires_at"]) < clock.now()
+
+
+@slow
+async def test_a_worker_that_has_lost_a_job_does_not_extend_its_lock(store: FreshStore, clock: ManualClock) -> None:
+    await join(store, "w1")
+    lost = await running(store)
+    await end(store, lost, Move.RELEASE)
+    clock.advance(20)
+    held = await claim_one(store)
+    before = (await item(store, held.id))["lock_expires_at"]
+    clock.advance(20)
+    pulse = await store.heartbeat("w1", {lost.id: lost.token})
+    assert pulse.lost == {lost.id}
+    assert (await item(store, held.id))["lock_expires_at"] == before
+
+
+@slow
+async def test_a_heartbeat_is_answered_although_locks_cannot_be_extended(
+    store: FreshStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await join(store, "w1")
+    held = await running(store)
+    clock.advance(20)
+
+    async def fail(*_: object) -> list[Any]:
+        raise StoreError("throttled")
+
+    monkeypatch.setattr(Table, "update_many", fail)
+    assert (await store.heartbeat("w1", {held.id: held.token})).lost == frozenset()
 
 
 @slow
@@ -259,6 +312,17 @@ async def test_a_worker_looks_ever_more_seldom_and_soon_again_after_a_job(store:
     await put(store)
     assert await claim(store)
     assert (member.pause, member.timer) == (SHORTEST_POLL, None)
+
+
+@slow
+async def test_the_longest_pause_between_two_looks_can_be_set() -> None:
+    store = FreshStore(poll=0.05)
+    await store.open()
+    await join(store, "w1")
+    for _ in range(4):
+        assert await claim(store) == []
+    assert store.table.local_workers.members["w1"].pause == store.poll == 0.05
+    await store.close()
 
 
 @slow

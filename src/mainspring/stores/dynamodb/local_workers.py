@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mainspring.stores.protocol import EVERY_QUEUE, Wake, WorkerInfo
 
 SHORTEST_POLL, LONGEST_POLL = 0.02, 2.0  # seconds; the pause doubles each time nothing is found
+MAX_POLL = 3600.0  # seconds; the highest setting
 
 
 @dataclass(slots=True)
@@ -31,7 +32,8 @@ class Member:
 
 
 class LocalWorkers:
-    def __init__(self) -> None:
+    def __init__(self, longest_poll: float = LONGEST_POLL) -> None:
+        self.longest_poll = longest_poll  # seconds
         self.members: dict[str, Member] = {}
 
     def join(self, info: WorkerInfo, wake: Callable[[Wake], None]) -> None:
@@ -76,4 +78,4 @@ class LocalWorkers:
             member.pause = SHORTEST_POLL
             return
         member.timer = member.loop.call_later(member.pause, member.wake, Wake.JOBS)
-        member.pause = min(member.pause * 2, LONGEST_POLL)
+        member.pause = min(member.pause * 2, self.longest_poll)

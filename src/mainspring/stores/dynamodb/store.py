@@ -41,6 +41,7 @@ from mainspring.stores.dynamodb import (
     workers,
 )
 from mainspring.stores.dynamodb.client import Client, TableMissing
+from mainspring.stores.dynamodb.local_workers import LONGEST_POLL, MAX_POLL, SHORTEST_POLL
 from mainspring.stores.dynamodb.schema import MAX_SHARDS, TableSettings
 from mainspring.stores.dynamodb.table import Table
 from mainspring.stores.engine.change import ChangeRequest, refuse_negative
@@ -93,6 +94,7 @@ class DynamoStore:
         clock: Clock | None = None,
         lease: float = 30.0,
         stall_grace: Millis = 30_000,
+        poll: float = LONGEST_POLL,
         patience: Millis = 60_000,
         migrate: bool = False,
         prune: bool = False,
@@ -102,12 +104,17 @@ class DynamoStore:
         if shards is not None and not 1 <= shards <= MAX_SHARDS:
             msg = f"shards must be from 1 to {MAX_SHARDS}, not {shards}"
             raise ConfigurationError(msg)
+        if not SHORTEST_POLL <= poll <= MAX_POLL:
+            msg = f"poll must be from {SHORTEST_POLL:g} to {MAX_POLL:g} seconds, not {poll:g}"
+            raise ConfigurationError(msg)
         self.clock: Clock = clock or SteadyClock()
         self.lease = lease
         self.stall_grace = stall_grace
+        self.poll = poll
         self.client = client or Client(region, endpoint, profile)
         self.table_settings = table_settings or TableSettings(expiry=not prune)
         self.table = Table(self.client, table, self.clock, lease, stall_grace, patience, prunes=prune)
+        self.table.local_workers.longest_poll = poll
         if prefix is not None:
             self.table.lay_out(layout.shared(prefix, keys))
         elif keys is not None:
@@ -265,7 +272,7 @@ class DynamoStore:
         if "info" not in row and worker in self.table.local_workers.members:
             await workers.join(self.table, self.table.local_workers.members[worker].info)
         await self._give_back_lost(worker)
-        return await self._do(workers.pulse(self.table, held))
+        return await self._do(workers.pulse(self.table, worker, held))
 
     async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
         await self.open()

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from zlib import crc32
 
 from mainspring.clock import Millis
+from mainspring.errors import StoreError
 from mainspring.ids import new_id
 from mainspring.job import Status
+from mainspring.log import get_log
 from mainspring.stores.dynamodb.client import ConditionFailed, Item
 from mainspring.stores.dynamodb.items import key, stamp, status_of, ttl, unstamp
 from mainspring.stores.dynamodb.table import Table, together
-from mainspring.stores.dynamodb.values import Row, absent, delete, equals, exists, higher, put, unpack, update
+from mainspring.stores.dynamodb.values import (
+    Condition,
+    ItemUpdate,
+    Row,
+    absent,
+    delete,
+    equals,
+    exists,
+    higher,
+    put,
+    unpack,
+    update,
+)
 from mainspring.stores.protocol import Pulse, WorkerInfo
 from mainspring.stores.workers import from_data, to_data
+
+log = get_log("mainspring.dynamodb")
 
 WORKER_RETENTION: Millis = 86_400_000  # how long the item of a worker stays after its last heartbeat
 PARTITIONS = 4  # every claim reads its worker's item
 CONFIRMED = "confirmed"  # attribute: the number of the last halt that the worker has confirmed
-SEEN = ("SK", "token", "status", "cancel_requested", "reason")
+SEEN = ("SK", "token", "status", "cancel_requested", "reason", "lock_expires_at")
 
 
 def worker_key(worker: str) -> Item:
@@ -86,13 +102,33 @@ async def bury(table: Table, worker: str, beat: str) -> bool:
     return True
 
 
-async def pulse(table: Table, held: Mapping[str, int]) -> Pulse:
+async def pulse(table: Table, worker: str, held: Mapping[str, int]) -> Pulse:
     rows = await table.get_many([table.job_key(job_id) for job_id in held], SEEN)
     running = {row["SK"]: row for row in rows if row["token"] == held[row["SK"]] and status_of(row) is Status.RUNNING}
+    await extend_locks(table, worker, running.values())
     return Pulse(
         lost=frozenset(held.keys() - running.keys()),
         cancelled={job_id: row.get("reason", "") for job_id, row in running.items() if row.get("cancel_requested")},
     )
+
+
+async def extend_locks(table: Table, worker: str, running: Iterable[Row]) -> None:
+    """Extend the locks of which half a lease or less is left.
+
+    The lock is for readers of the item. Mainspring itself goes by heartbeats, so a lock that cannot be written now is
+    written with the next heartbeat. The token keeps a worker that has lost the job from extending the lock of another.
+    """
+    now, lease = table.clock.now(), round(table.lease * 1000)
+    soon, until = stamp(now + lease // 2), {"lock_expires_at": stamp(now + lease)}
+    due = [row for row in running if row.get("lock_expires_at", "") <= soon]
+    try:
+        await table.update_many([ItemUpdate(table.job_key(row["SK"]), until, still_held(row)) for row in due])
+    except StoreError as error:
+        log.warning("locks_not_extended", worker=worker, jobs=len(due), error=str(error))
+
+
+def still_held(row: Row) -> list[Condition]:
+    return [equals("token", row["token"]), equals("status", row["status"])]
 
 
 async def listing(table: Table) -> list[Row]:

@@ -85,6 +85,7 @@ BUSY_CLAIM = 10  # jobs in one claim after which a worker is no longer idle
 class PostgresStore:
     """Jobs in one schema of a PostgreSQL database, for any number of processes on any number of machines."""
 
+    poll = 0.0
     transactional = True
 
     def __init__(

@@ -43,6 +43,7 @@ LOST = Finding(
 class MemoryStore(SqlStore):
     """A store for the threads of one process. It is neither durable nor transactional."""
 
+    poll = 0.0
     transactional = False
 
     def __init__(

@@ -324,6 +324,7 @@ class SqlStore(ABC):
 class SqliteStore(SqlStore):
     """A store in one SQLite file, for any number of processes on one machine."""
 
+    poll = 0.0
     transactional = True
 
     def __init__(
