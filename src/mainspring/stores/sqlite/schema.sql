@@ -220,13 +220,62 @@ CREATE TABLE mainspring_feed (
 
 INSERT INTO mainspring_feed VALUES (lower(hex(randomblob(4))));
 
+-- Views for people and reports: see docs/sql.md. Times are ISO 8601 in UTC, durations are seconds, JSON is text.
+-- tests/stores/test_views.py checks that no column is forgotten.
 CREATE VIEW mainspring_all_jobs AS
 SELECT id, task, queue,
        CASE status WHEN 0 THEN 'pending' WHEN 1 THEN 'retrying' WHEN 2 THEN 'suspended' ELSE 'running' END AS status,
-       datetime(run_at / 1000, 'unixepoch') AS run_at, attempts, worker, error, payload, NULL AS result
+       CASE priority WHEN 0 THEN 'urgent' WHEN 1 THEN 'high' WHEN 2 THEN 'normal' ELSE 'low' END AS priority,
+       strftime('%Y-%m-%dT%H:%M:%fZ', created_at / 1000.0, 'unixepoch') AS created_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN run_at < 253402214400000 THEN run_at END / 1000.0, 'unixepoch') AS run_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', nullif(claimed_at, 0) / 1000.0, 'unixepoch') AS started_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN status = 3 AND timeout > 0 THEN claimed_at + timeout END / 1000.0, 'unixepoch') AS timeout_at,
+       NULL AS finished_at, NULL AS expires_at, attempts, max_attempts, crashes, token, worker,
+       nullif(timeout, 0) / 1000.0 AS timeout, cancel, aside, waits_for, dedupe_key, target_type, target_id,
+       coalesce(tags, '[]') AS tags, options, reason, progress, note, error_type, error,
+       coalesce(payload, (SELECT body FROM mainspring_payloads WHERE job_id = mainspring_jobs.id)) AS payload,
+       NULL AS result, CASE WHEN keep < 4611686018427387904 THEN keep / 1000.0 END AS keep,
+       CASE WHEN keep_dead < 4611686018427387904 THEN keep_dead / 1000.0 END AS keep_dead
 FROM mainspring_jobs
 UNION ALL
-SELECT id, task, queue,
-       CASE status WHEN 4 THEN 'completed' WHEN 5 THEN 'dead_letter' ELSE 'cancelled' END,
-       datetime(run_at / 1000, 'unixepoch'), attempts, worker, error, payload, result
+SELECT id, task, queue, CASE status WHEN 4 THEN 'completed' WHEN 5 THEN 'dead_letter' ELSE 'cancelled' END,
+       CASE priority WHEN 0 THEN 'urgent' WHEN 1 THEN 'high' WHEN 2 THEN 'normal' ELSE 'low' END,
+       strftime('%Y-%m-%dT%H:%M:%fZ', created_at / 1000.0, 'unixepoch'),
+       strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN run_at < 253402214400000 THEN run_at END / 1000.0, 'unixepoch'),
+       strftime('%Y-%m-%dT%H:%M:%fZ', nullif(started_at, 0) / 1000.0, 'unixepoch'), NULL,
+       strftime('%Y-%m-%dT%H:%M:%fZ', finished_at / 1000.0, 'unixepoch'),
+       strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN expires_at < 4611686018427387904 THEN expires_at END / 1000.0, 'unixepoch'),
+       attempts, max_attempts, crashes, token, worker, nullif(timeout, 0) / 1000.0, 0, 0, NULL, dedupe_key,
+       target_type, target_id, coalesce(tags, '[]'), options, reason, progress, note, error_type, error,
+       coalesce(payload, (SELECT body FROM mainspring_payloads WHERE job_id = mainspring_archive.id)), result,
+       CASE WHEN keep < 4611686018427387904 THEN keep / 1000.0 END,
+       CASE WHEN keep_dead < 4611686018427387904 THEN keep_dead / 1000.0 END
 FROM mainspring_archive;
+
+-- Each run of a job: those that failed, were released or suspended, and the successful one, which is in the archive.
+CREATE VIEW mainspring_all_attempts AS
+SELECT job_id, number, worker, strftime('%Y-%m-%dT%H:%M:%fZ', started_at / 1000.0, 'unixepoch') AS started_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', finished_at / 1000.0, 'unixepoch') AS finished_at,
+       (finished_at - started_at) / 1000.0 AS duration, move, error_type, error, traceback
+FROM mainspring_attempts
+UNION ALL
+SELECT id, 1 + (SELECT coalesce(max(number), 0) FROM mainspring_attempts WHERE job_id = mainspring_archive.id), worker,
+       strftime('%Y-%m-%dT%H:%M:%fZ', started_at / 1000.0, 'unixepoch'),
+       strftime('%Y-%m-%dT%H:%M:%fZ', finished_at / 1000.0, 'unixepoch'),
+       (finished_at - started_at) / 1000.0, 'done', NULL, NULL, NULL
+FROM mainspring_archive WHERE status = 4;
+
+CREATE VIEW mainspring_all_steps AS
+SELECT job_id, number, name, kind, output, strftime('%Y-%m-%dT%H:%M:%fZ', started_at / 1000.0, 'unixepoch') AS started_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', finished_at / 1000.0, 'unixepoch') AS finished_at,
+       (finished_at - started_at) / 1000.0 AS duration
+FROM mainspring_steps;
+
+CREATE VIEW mainspring_audit_log AS
+SELECT strftime('%Y-%m-%dT%H:%M:%fZ', at / 1000.0, 'unixepoch') AS at, actor, action, reason, detail, n AS jobs, operation
+FROM mainspring_audit;
+
+CREATE VIEW mainspring_schedules AS
+SELECT id AS name, strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN due_at < 4611686018427387904 THEN due_at END / 1000.0, 'unixepoch') AS due_at,
+       data, version
+FROM mainspring_documents WHERE collection = 'schedules';

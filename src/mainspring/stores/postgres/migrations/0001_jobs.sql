@@ -365,18 +365,62 @@ BEGIN
 END $$;
 COMMENT ON PROCEDURE {schema}.enqueue IS 'Inserts one job. If it is called alone, it commits and notifies workers at once.';
 
+-- Views for people and reports: see docs/sql.md. tests/stores/test_views.py checks that no column is forgotten.
 CREATE VIEW {schema}.all_jobs AS
 SELECT id, task, queue, (ARRAY['pending', 'retrying', 'suspended', 'running'])[status + 1] AS status,
        (ARRAY['urgent', 'high', 'normal', 'low'])[priority + 1] AS priority,
-       to_timestamp(run_at / 1000.0) AS run_at, attempts, worker, error_type, error, payload::json AS payload,
-       NULL::json AS result, waits_for
+       to_timestamp(created_at / 1000.0) AS created_at,
+       to_timestamp(CASE WHEN run_at < 253402214400000 THEN run_at END / 1000.0) AS run_at,
+       to_timestamp(nullif(claimed_at, 0) / 1000.0) AS started_at,
+       to_timestamp(CASE WHEN status = 3 AND timeout > 0 THEN claimed_at + timeout END / 1000.0) AS timeout_at,
+       NULL::timestamptz AS finished_at, NULL::timestamptz AS expires_at, attempts, max_attempts, crashes, token,
+       worker, nullif(timeout, 0) * interval '1 millisecond' AS timeout, cancel, aside, waits_for, dedupe_key,
+       target_type, target_id, coalesce(tags, '{}'::text[]) AS tags, options::json AS options, reason, progress,
+       note, error_type, error, payload::json AS payload, NULL::json AS result,
+       CASE WHEN keep < 4611686018427387904 THEN keep * interval '1 millisecond' END AS keep,
+       CASE WHEN keep_dead < 4611686018427387904 THEN keep_dead * interval '1 millisecond' END AS keep_dead
 FROM {schema}.jobs
 UNION ALL
 SELECT id, task, queue, (ARRAY['completed', 'dead_letter', 'cancelled'])[status - 3],
-       (ARRAY['urgent', 'high', 'normal', 'low'])[priority + 1],
-       to_timestamp(run_at / 1000.0), attempts, worker, error_type, error, payload::json, result::json, NULL
+       (ARRAY['urgent', 'high', 'normal', 'low'])[priority + 1], to_timestamp(created_at / 1000.0),
+       to_timestamp(CASE WHEN run_at < 253402214400000 THEN run_at END / 1000.0),
+       to_timestamp(nullif(started_at, 0) / 1000.0), NULL::timestamptz, to_timestamp(finished_at / 1000.0),
+       to_timestamp(CASE WHEN expires_at < 4611686018427387904 THEN expires_at END / 1000.0), attempts,
+       max_attempts, crashes, token, worker, nullif(timeout, 0) * interval '1 millisecond', false, false,
+       NULL::text, dedupe_key, target_type, target_id, coalesce(tags, '{}'::text[]), options::json, reason,
+       progress, note, error_type, error, payload::json, result::json,
+       CASE WHEN keep < 4611686018427387904 THEN keep * interval '1 millisecond' END,
+       CASE WHEN keep_dead < 4611686018427387904 THEN keep_dead * interval '1 millisecond' END
 FROM {schema}.archive;
 COMMENT ON VIEW {schema}.all_jobs IS 'All jobs, live and finished, with readable names and times.';
+
+CREATE VIEW {schema}.all_attempts AS
+SELECT job_id, number, worker, to_timestamp(started_at / 1000.0) AS started_at,
+       to_timestamp(finished_at / 1000.0) AS finished_at, (finished_at - started_at) * interval '1 millisecond' AS duration,
+       move, error_type, error, traceback
+FROM {schema}.attempts
+UNION ALL
+SELECT id, 1 + (SELECT coalesce(max(number), 0) FROM {schema}.attempts WHERE job_id = archive.id), worker,
+       to_timestamp(started_at / 1000.0), to_timestamp(finished_at / 1000.0),
+       (finished_at - started_at) * interval '1 millisecond', 'done', NULL, NULL, NULL
+FROM {schema}.archive WHERE status = 4;
+COMMENT ON VIEW {schema}.all_attempts IS 'Each run of a job, also the successful one.';
+
+CREATE VIEW {schema}.all_steps AS
+SELECT job_id, number, name, kind, output::json AS output, to_timestamp(started_at / 1000.0) AS started_at,
+       to_timestamp(finished_at / 1000.0) AS finished_at, (finished_at - started_at) * interval '1 millisecond' AS duration
+FROM {schema}.steps;
+COMMENT ON VIEW {schema}.all_steps IS 'Recorded steps of durable functions, with readable times.';
+
+CREATE VIEW {schema}.audit_log AS
+SELECT to_timestamp(at / 1000.0) AS at, actor, action, reason, detail, n AS jobs, operation FROM {schema}.audit;
+COMMENT ON VIEW {schema}.audit_log IS 'Changes by hand, with readable times. `jobs` is the number of jobs that were changed.';
+
+CREATE VIEW {schema}.schedules AS
+SELECT id AS name, to_timestamp(CASE WHEN due_at < 4611686018427387904 THEN due_at END / 1000.0) AS due_at,
+       data::json AS data, version
+FROM {schema}.documents WHERE collection = 'schedules';
+COMMENT ON VIEW {schema}.schedules IS 'The schedules as JSON, and when each fires next.';
 
 -- Shows when the first suspects and set-aside jobs of a queue are due, by task. STABLE: it sees what its caller sees.
 CREATE FUNCTION {schema}.look_apart(queue_ text) RETURNS json LANGUAGE plpgsql STABLE
