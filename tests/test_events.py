@@ -287,6 +287,7 @@ async def test_a_takeover_of_a_dead_workers_job_emits_events() -> None:
     await work.enqueue()
     event = await taken_over(app, clock, 31, ear, JobRetrying)
     assert (event.reason, event.worker, event.task, event.attempt) == ("crash", "ghost", "work", 0)
+    assert event.duration == 31
     assert event.failure is not None
     assert event.failure.type == "WorkerCrashed"
 
@@ -306,6 +307,8 @@ async def test_a_takeover_of_a_stalled_job_emits_events() -> None:
         assert (failed.worker, failed.task, failed.attempt) == ("ghost", "work", 1)
         assert failed.failure is not None
         assert failed.failure.type == "TimeoutError"
+        assert failed.duration == 7
+    assert stalled.timeout_at == stalled.started_at + timedelta(seconds=5) == app.now() - timedelta(seconds=2)
 
 
 async def test_a_stalled_job_waits_as_long_as_its_policy_says() -> None:

@@ -116,16 +116,21 @@ class JobRetrying(RunEvent):
     reason: RetryReason
     max_attempts: int
     delay: float  # seconds
+    duration: float  # seconds; of a run that was taken over, until then
     failure: Failure | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStalled(RunEvent):
+    started_at: datetime
+    timeout_at: datetime | None  # when the run reached its timeout
+    duration: float  # seconds until it was taken over
     failure: Failure | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDeadLettered(RunEvent):
+    duration: float  # seconds of the last run
     failure: Failure | None
     reason: str = ""
 

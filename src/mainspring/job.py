@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Any, Literal, TypeGuard
 
@@ -170,6 +170,13 @@ class Job:
     @property
     def finished(self) -> bool:
         return self.status in FINISHED
+
+    @property
+    def timeout_at(self) -> datetime | None:
+        """When the running job reaches its timeout; None if it does not run or has no timeout."""
+        if self.status is not Status.RUNNING or self.timeout is None or self.started_at is None:
+            return None
+        return self.started_at + timedelta(seconds=self.timeout)
 
     @property
     def headers(self) -> Mapping[str, str]:

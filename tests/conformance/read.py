@@ -96,6 +96,16 @@ async def pages(store: Store, size: int, **fields: Any) -> list[list[str]]:
 
 
 class ReadTests(StoreScenario):
+    async def test_a_job_has_a_timeout_in_sight_only_while_it_runs(self, store: Store, clock: ManualClock) -> None:
+        job_id = await put(store, timeout=90_000)
+        assert (await look(store, job_id)).timeout_at is None
+        clock.advance(10)
+        held = await claim_one(store)
+        assert (await look(store, job_id)).timeout_at == at(clock, 90)
+        await end(store, held, Move.DONE)
+        assert (await look(store, job_id)).timeout_at is None
+        assert (await look(store, (await running(store)).id)).timeout_at is None
+
     # -- by id --------------------------------------------------------------------------------
 
     async def test_jobs_are_read_in_the_order_asked_for(self, store: Store) -> None:

@@ -81,6 +81,7 @@ class WorkerTests(StoreScenario):
         for number in (3, 3, 12, 100_000, 0):
             await store.heartbeat("w1", {}, stuck=number)
             assert {worker.id: worker.stuck for worker in (await store.stats()).workers} == {"w1": number, "w2": 0}
+            assert (await store.stats()).stuck == number
 
     async def test_a_worker_that_joins_again_has_no_stuck_slots(self, store: Store) -> None:
         await store.heartbeat("w1", {}, stuck=2)

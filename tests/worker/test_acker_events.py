@@ -59,6 +59,7 @@ async def test_events_of_a_job_from_its_creation_to_its_end(app: Mainspring) -> 
     by_name = {type(event).__name__: event for event in events}
     assert {event.job_id for event in events if hasattr(event, "job_id")} == {job.id}
     assert (by_name["JobRetrying"].attempt, by_name["JobRetrying"].failure.message) == (1, "down")
+    assert by_name["JobRetrying"].duration >= 0
     assert (by_name["JobCompleted"].attempt, by_name["JobCompleted"].worker) == (2, worker.id)
     assert (by_name["JobProgressed"].fraction, by_name["JobProgressed"].note) == (0.5, "half")
     assert by_name["JobStarted"].lateness >= 0

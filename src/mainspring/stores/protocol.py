@@ -121,6 +121,8 @@ class Takeover:
     failure: Failure | None = None
     max_attempts: int = 0
     delay: Millis = 0  # until the next attempt
+    claimed_at: Millis = 0  # when the run began
+    timeout: Millis = 0  # of the run; 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +323,11 @@ class Stats:
     estimated: bool = False
     measures: Mapping[str, float] = field(default_factory=dict)  # of the calling process; see Measured
     due_tasks: list[DueTask] = field(default_factory=list)  # all jobs set aside, and the first DUE_LOOK of each level
+
+    @property
+    def stuck(self) -> int:
+        """The number of stuck slots of all live workers."""
+        return sum(worker.stuck for worker in self.workers if worker.alive)
 
     @property
     def unknown_tasks(self) -> list[DueTask]:

@@ -260,7 +260,9 @@ class AfterAck:
             error = in_one_line(outcome.failure) or outcome.reason
             log.error("job_dead_lettered", **fields, duration=duration, error=error)
             self._bus.emit(
-                JobDeadLettered(**fields_of(run, self._worker), failure=outcome.failure, reason=outcome.reason)
+                JobDeadLettered(
+                    **fields_of(run, self._worker), duration=duration, failure=outcome.failure, reason=outcome.reason
+                )
             )
         elif status is Status.CANCELLED:
             log.info("job_cancelled", **fields, duration=duration, reason=outcome.reason)
@@ -291,7 +293,12 @@ class AfterAck:
             log.warning("job_retrying", **fields, duration=duration, delay=delay, reason=reason, error=error)
             self._bus.emit(
                 JobRetrying(
-                    **about, reason=reason, max_attempts=run.claim.max_attempts, delay=delay, failure=outcome.failure
+                    **about,
+                    reason=reason,
+                    max_attempts=run.claim.max_attempts,
+                    delay=delay,
+                    duration=duration,
+                    failure=outcome.failure,
                 )
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from mainspring.clock import Millis
+from mainspring.clock import Millis, to_datetime
 from mainspring.events import JobCancelled, JobDeadLettered, JobRetrying, JobStalled, RetryReason
 from mainspring.job import Status
 from mainspring.json_text import read_object
@@ -82,17 +82,22 @@ class Maintenance:
         logged = {**fields, "attempt": takeover.attempts, "cause": takeover.cause, "error": error}
         log.warning("job_taken_over", **logged, status=takeover.status, by=self._worker)
         about: dict[str, Any] = {**fields, "queue": takeover.queue, "attempt": takeover.attempts}
+        duration = max(0, self._store.clock.now() - takeover.claimed_at) / 1000
         if stalled:
-            bus.emit(JobStalled(**about, failure=takeover.failure))
+            bus.emit(JobStalled(**about, **times_of(takeover), duration=duration, failure=takeover.failure))
         if takeover.status is Status.DEAD_LETTER:
             log.error("job_dead_lettered", **logged)
-            bus.emit(JobDeadLettered(**about, failure=takeover.failure))
+            bus.emit(JobDeadLettered(**about, duration=duration, failure=takeover.failure))
         elif takeover.status is Status.CANCELLED:
             bus.emit(JobCancelled(job_id=takeover.job_id, task=takeover.task, queue=takeover.queue))
         else:
             reason: RetryReason = "timeout" if stalled else "crash"
-            delay, most = takeover.delay / 1000, takeover.max_attempts
-            bus.emit(JobRetrying(**about, reason=reason, max_attempts=most, delay=delay, failure=takeover.failure))
+            more: dict[str, Any] = {
+                "max_attempts": takeover.max_attempts,
+                "delay": takeover.delay / 1000,
+                "duration": duration,
+            }
+            bus.emit(JobRetrying(**about, **more, reason=reason, failure=takeover.failure))
 
     def _after_stall(self, run: StalledRun) -> Millis | None:
         return after_stall(self._runtime.task_named(run.task), run)
@@ -143,3 +148,9 @@ def after_stall(task: Task[..., Any, Any] | None, run: StalledRun) -> Millis | N
     except Exception:  # noqa: BLE001 - a policy may be the user's own function
         return Retry().delay(run.attempt, TimeoutError())
     return None if delay is None else max(0, delay)
+
+
+def times_of(takeover: Takeover) -> dict[str, Any]:
+    """Return when the run began, and when it reached its timeout."""
+    ends = takeover.claimed_at + takeover.timeout if takeover.timeout else None
+    return {"started_at": to_datetime(takeover.claimed_at), "timeout_at": None if ends is None else to_datetime(ends)}

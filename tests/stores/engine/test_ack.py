@@ -211,7 +211,19 @@ def test_a_released_run_says_nothing_but_that() -> None:
 def test_a_takeover_reports_what_the_job_has_become(status: Status, crashes: int) -> None:
     outcome = crashed(JOB)
     assert takeover(JOB, outcome, status) == Takeover(
-        "job", "task", "queue", "w1", TakeoverCause.CRASHED, status, 1, crashes, outcome.failure, 5, 0
+        "job",
+        "task",
+        "queue",
+        "w1",
+        TakeoverCause.CRASHED,
+        status,
+        1,
+        crashes,
+        outcome.failure,
+        5,
+        0,
+        JOB.claimed_at,
+        JOB.timeout,
     )
 
 

@@ -320,6 +320,8 @@ def takeover(job: JobState, outcome: Outcome, status: Status) -> Takeover:
         outcome.failure,
         job.max_attempts,
         outcome.delay,
+        job.claimed_at,
+        job.timeout,
     )
 
 
