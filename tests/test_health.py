@@ -60,7 +60,7 @@ def test_an_empty_store_is_healthy(app: Mainspring) -> None:
     assert (health.workers, health.oldest_due, health.halted) == (0, None, False)
     assert health.store == app.store.url
     assert health.at == app.now()
-    assert app.run(app.health()) == health
+    assert replace(app.run(app.health()), measures=health.measures) == health
 
 
 def test_due_jobs_that_no_worker_takes_degrade_health(app: Mainspring) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from mainspring.stores.postgres import PostgresStore
+from mainspring.stores.postgres.pool import MAX_CONNECTIONS
 from tests.postgres import dsn
 from tests.worker.working import member
 
@@ -26,3 +28,31 @@ def test_a_listener_of_an_ended_loop_does_not_block_close(schema: str) -> None:
         ended.run_until_complete(listener.stop())
     finally:
         ended.close()
+
+
+async def test_the_pool_counts_calls_connections_and_waits(store: PostgresStore) -> None:
+    await store.open()
+    before = store.measures()
+    async with contextlib.AsyncExitStack() as users:
+        for _ in range(MAX_CONNECTIONS):
+            await users.enter_async_context(store._pool.use())
+        assert store.measures()["connections_in_use"] == store.measures()["connections_limit"] == MAX_CONNECTIONS
+        waiting = asyncio.create_task(store.version())
+        await asyncio.sleep(0)  # it runs until it has to wait
+        assert store.measures()["waiting"] == 1
+    await waiting
+    after = store.measures()
+    assert (after["waiting"], after["waits"], after["connections_in_use"]) == (0, 1, 0)
+    assert after["calls"] - before["calls"] == MAX_CONNECTIONS + 1
+    assert after["connections"] == MAX_CONNECTIONS
+    assert (await store.stats()).measures["calls"] == after["calls"] + 1
+    await store.close()
+    assert (store.measures()["connections"], store.measures()["waits"]) == (0, 1)
+
+
+def test_the_counts_of_an_ended_loop_are_kept(schema: str) -> None:
+    store = PostgresStore(dsn(), schema_name=schema)
+    for number in range(1, 4):
+        asyncio.run(store.version())
+        assert store.measures()["calls"] == number
+    asyncio.run(store.close())

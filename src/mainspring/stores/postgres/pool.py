@@ -7,8 +7,9 @@ import contextlib
 import os
 import secrets
 import select
+import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import psycopg
@@ -30,12 +31,29 @@ KEEPALIVES: dict[str, Any] = {
 
 
 @dataclass(slots=True)
+class Tally:
+    """What the connections of one event loop were used for. One thread counts, so that no count gets lost."""
+
+    opened: int = 0  # connections
+    calls: int = 0
+    seconds: float = 0.0  # for which connections were in use
+    waits: int = 0  # calls that had to wait for a connection
+    waited: float = 0.0  # seconds
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+
+@dataclass(slots=True)
 class LoopConnections:
     """The connections of one event loop."""
 
     room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONNECTIONS))
     free: list[Connection] = field(default_factory=list)
     closed: bool = False  # connections still in use are closed when they are returned
+    tally: Tally = field(default_factory=Tally)
+    waiting: int = 0  # calls that wait for a connection
+    in_use: int = 0
 
 
 class Pool:
@@ -43,13 +61,14 @@ class Pool:
         self.dsn = dsn
         self.prepare = prepare
         self._by_loop: dict[asyncio.AbstractEventLoop, LoopConnections] = {}
+        self._past = Tally()  # of event loops that have ended
         self._life: tuple[int, int] | None = None  # this process, and the key of the lock that shows its life
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[Connection]:
         """Lend a connection in autocommit mode. psycopg's errors are raised as Mainspring's."""
         mine = self._mine()
-        async with mine.room:
+        async with lent_room(mine):
             connection = await self._take(mine)
             try:
                 yield connection
@@ -57,6 +76,18 @@ class Pool:
                 raise explain_on(connection, error) from error
             finally:
                 await give_back(mine, connection)
+
+    def measures(self) -> dict[str, float]:
+        """Return the numbers of this process since it opened the store; see docs/postgres.md."""
+        loops = list(self._by_loop.values())
+        total = sum((mine.tally for mine in loops), self._past)
+        in_use, free = sum(mine.in_use for mine in loops), sum(len(mine.free) for mine in loops)
+        return {
+            "calls": total.calls, "call_seconds": round(total.seconds, 3), "connections": in_use + free,
+            "connections_in_use": in_use, "connections_limit": MAX_CONNECTIONS * len(loops),
+            "connections_opened": total.opened, "waiting": sum(mine.waiting for mine in loops), "waits": total.waits,
+            "waited_seconds": round(total.waited, 3),
+        }  # fmt: skip
 
     async def connect(self) -> Connection:
         """Open a connection that only the caller uses."""
@@ -93,6 +124,7 @@ class Pool:
         here = asyncio.get_running_loop()
         for loop, mine in list(self._by_loop.items()):
             mine.closed = True
+            self._past += mine.tally
             for connection in mine.free:
                 if loop is here:
                     await connection.close()
@@ -105,7 +137,9 @@ class Pool:
         mine = self._by_loop.get(loop)
         if mine is None:
             for other in [other for other in self._by_loop if other.is_closed()]:
-                for connection in self._by_loop.pop(other).free:
+                ended = self._by_loop.pop(other)
+                self._past += ended.tally
+                for connection in ended.free:
                     connection.pgconn.finish()
             mine = self._by_loop[loop] = LoopConnections()
         return mine
@@ -116,7 +150,35 @@ class Pool:
             if not connection.closed and is_alive(connection):
                 return connection
             await connection.close()
+        mine.tally.opened += 1
         return await self.connect()
+
+
+@contextlib.asynccontextmanager
+async def lent_room(mine: LoopConnections) -> AsyncIterator[None]:
+    """Wait for room for one more connection, and count how long that takes and how long it is used."""
+    if mine.room.locked():
+        await wait_for_room(mine)
+    else:
+        await mine.room.acquire()
+    began, mine.in_use = time.monotonic(), mine.in_use + 1
+    try:
+        yield
+    finally:
+        mine.in_use -= 1
+        mine.tally.calls += 1
+        mine.tally.seconds += time.monotonic() - began
+        mine.room.release()
+
+
+async def wait_for_room(mine: LoopConnections) -> None:
+    began, mine.waiting = time.monotonic(), mine.waiting + 1
+    mine.tally.waits += 1
+    try:
+        await mine.room.acquire()
+    finally:
+        mine.waiting -= 1
+        mine.tally.waited += time.monotonic() - began
 
 
 async def show_life_on(connection: Connection, key: int) -> None:

@@ -593,7 +593,10 @@ class PostgresStore:
 
         stats = await self._read(look)
         stats.workers[:] = self._living(stats.workers)
-        return stats
+        return replace(stats, measures=self.measures())
+
+    def measures(self) -> Mapping[str, float]:
+        return self._pool.measures()
 
     def _living(self, workers: Sequence[WorkerInfo]) -> list[WorkerInfo]:
         return [self._watch.with_liveness(info) for info in workers if info.id not in self._watch.dead]
