@@ -44,6 +44,7 @@ async def test_a_run_knows_its_job() -> None:
         "idempotency_key": handle.id,
         "task": "look",
         "headers": {},
+        "trace": {},
         "queue": "rooms",
         "occurrence": None,
         "plan": StepPlan(),

@@ -25,6 +25,7 @@ from mainspring.names import showable
 from mainspring.stored_options import options_of
 from mainspring.stores.engine.creation import refuse_unkeepable
 from mainspring.stores.protocol import Completion
+from mainspring.trace import in_trace_of, trace_of
 
 UNSET: Any = object()
 
@@ -228,6 +229,11 @@ class Context(DurableCalls):
         return StepPlan.from_options(options_of(self._claim.options)) if self._plan is None else self._plan
 
     @property
+    def trace(self) -> Mapping[str, str]:
+        """The job's trace context, such as `traceparent`. Jobs that this handler enqueues get the same."""
+        return trace_of(self._claim.options)
+
+    @property
     def dedupe_key(self) -> str | None:
         return self._claim.dedupe_key
 
@@ -287,7 +293,7 @@ class Context(DurableCalls):
         self._refuse_after_commit("ctx.follow_up(…)")
         check_prepared("ctx.follow_up", jobs)
         refuse_unkeepable(jobs)
-        self.effects.follow_ups += jobs
+        self.effects.follow_ups += in_trace_of(self._claim, jobs)
 
     def set_result(self, value: Any) -> None:
         """Set the job's result before the handler returns, as needed for `transaction`."""

@@ -190,6 +190,12 @@ class Job:
         plan: Sequence[Sequence[Any]] | None = self.options.get("plan")
         return tuple(self.options.get("steps", ())) if plan is None else tuple(name for name, _ in plan)
 
+    @property
+    def trace(self) -> Mapping[str, str]:
+        """Its trace context, such as `traceparent`: from `using(trace=…)`, middleware, or the job that enqueued it."""
+        given: Mapping[str, str] = self.options.get("trace", {})
+        return given
+
 
 @dataclass(slots=True)
 class NewJob:

@@ -52,15 +52,24 @@ class RunCall:
         """The headers that the enqueue gave the job; for a chunk handler those of the first job."""
         return self.ctx.headers
 
+    @property
+    def trace(self) -> Mapping[str, str]:
+        """The job's trace context; for a chunk handler that of the first job."""
+        return self.ctx.trace
+
 
 @dataclass(slots=True)
 class EnqueueCall:
-    """One enqueue, as passed to `@app.around_enqueue` middleware. The jobs get the headers set before the `yield`."""
+    """One enqueue, as passed to `@app.around_enqueue` middleware.
+
+    The jobs get the headers and the trace context that are set before the `yield`.
+    """
 
     task: str
     queue: str
     headers: dict[str, str]
     job_ids: list[str] = field(default_factory=list)  # known after the `yield`
+    trace: dict[str, str] = field(default_factory=dict)  # if it stays empty, that of the job whose handler enqueues
 
 
 AroundRun = Callable[[RunCall], Iterator[None]] | Callable[[RunCall], AsyncIterator[None]]

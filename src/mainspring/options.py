@@ -25,6 +25,7 @@ from mainspring.features.recovery.options import Recover
 from mainspring.job import KEEP_FOREVER, Priority, PriorityName
 from mainspring.names import LONGEST_KEY, LONGEST_NAME, UNSEARCHABLE, problem_of
 from mainspring.retry import Retry, problem_of_attempts
+from mainspring.trace import problem_of_trace
 
 Isolation = Literal["auto", "process"]
 Ack = Literal["grouped", "sync"]
@@ -140,6 +141,7 @@ class EnqueueOptions(JobOptions, total=False):
     on_failed: OnFailed | None
     headers: Mapping[str, str] | None
     steps: StepPlan | Planned | None  # the job's plan: its steps, perhaps with timeouts
+    trace: Mapping[str, str] | None  # the trace context; empty: do not join the trace of the job that enqueues
 
 
 ENQUEUE_OPTIONS = frozenset(EnqueueOptions.__annotations__)
@@ -297,6 +299,8 @@ def problems_of_running(options: EnqueueOptions) -> Iterator[str]:
     if (priority := options.get("priority")) is not None and (problem := Priority.problem_of(priority)):
         yield problem
     if (headers := options.get("headers")) is not None and (problem := check_headers(headers)):
+        yield problem
+    if (trace := options.get("trace")) is not None and (problem := problem_of_trace(trace)):
         yield problem
     if (attempts := options.get("max_attempts")) is not None and (problem := problem_of_attempts(attempts)):
         yield problem

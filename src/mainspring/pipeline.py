@@ -30,6 +30,7 @@ from mainspring.services import Services
 from mainspring.stored_options import options_of
 from mainspring.stores.documents import Bundle
 from mainspring.stores.protocol import Immediate
+from mainspring.trace import in_trace_of_run
 
 log = get_log("mainspring.enqueue")
 
@@ -51,6 +52,7 @@ class Pipeline:
         """Insert jobs: in a transaction of their own, or in that of the caller's connection."""
         if self.refuse is not None:
             await self.refuse()
+        jobs = in_trace_of_run(jobs)
         if connection is not None:
             jobs = await self._prepared_for_caller(jobs)
             return await self._services.store.insert(jobs, connection)
@@ -65,6 +67,7 @@ class Pipeline:
 
     def insert_sync(self, jobs: list[NewJob], connection: Any = None) -> list[Inserted]:
         """Insert from code without an event loop."""
+        jobs = in_trace_of_run(jobs)
         if connection is not None:
             return self._insert_into(connection, jobs)
         if not (
@@ -116,6 +119,7 @@ class Pipeline:
         self, enqueue: Enqueue, write: Callable[[list[NewJob]], Awaitable[list[Inserted]]]
     ) -> list[Inserted]:
         """Commit jobs by a write of the caller's."""
+        enqueue.jobs = in_trace_of_run(enqueue.jobs)
         await self._prepared(enqueue)
         created: set[str] = set()
         try:

@@ -44,6 +44,7 @@ from mainspring.services import Services
 from mainspring.signature import Signature
 from mainspring.stored_options import StoredOptions, options_of
 from mainspring.stores.engine.creation import refuse_unkeepable
+from mainspring.trace import problem_of_trace
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -273,11 +274,18 @@ class Enqueuer(Generic[P, R]):
         middleware = self._shared.middleware
         if not middleware.enqueues or self._task.is_internal:
             return UNWRAPPED
-        return middleware.around_enqueue(EnqueueCall(self._task.name, self._queue, dict(self._headers)))
+        return middleware.around_enqueue(self._call())
+
+    def _call(self) -> EnqueueCall:
+        return EnqueueCall(self._task.name, self._queue, dict(self._headers), trace=dict(self._trace))
 
     @property
     def _headers(self) -> Mapping[str, str]:
         return self._options.get("headers") or {}
+
+    @property
+    def _trace(self) -> Mapping[str, str]:
+        return self._options.get("trace") or {}
 
     def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any], call: EnqueueCall | None) -> NewJob:
         try:
@@ -362,12 +370,16 @@ class Enqueuer(Generic[P, R]):
         return tuple(getattr(template, each.name) for each in fields(NewJob)[3:])
 
     def _rest_for(self, call: EnqueueCall) -> tuple[Any, ...]:
-        """Return `_rest` with the headers that middleware has set."""
-        if call.headers == self._headers:
+        """Return `_rest` with the headers and the trace context that middleware has set."""
+        if call.headers == self._headers and call.trace == self._trace:
             return self._rest
-        if problem := check_headers(call.headers):
+        if problem := check_headers(call.headers) or problem_of_trace(call.trace):
             raise ConfigurationError(problem)
-        own = {**options_of(self._template.options), "headers": call.headers}
+        own = {**options_of(self._template.options)}
+        if call.headers != self._headers:
+            own["headers"] = call.headers
+        if call.trace != self._trace:
+            own["trace"] = call.trace
         return (*self._rest[:OPTIONS_FIELD], json.dumps(own), *self._rest[OPTIONS_FIELD + 1 :])
 
     @functools.cached_property
@@ -422,6 +434,8 @@ class Enqueuer(Generic[P, R]):
             own["isolation"] = isolation
         if self._headers:
             own["headers"] = dict(self._headers)
+        if (trace := options.get("trace")) is not None:
+            own["trace"] = dict(trace)
         return own | self._stored_by_features()
 
     def _stored_by_features(self) -> StoredOptions:

@@ -15,6 +15,7 @@ from mainspring.features.durable.run import DurableRun
 from mainspring.features.durable.suspension import Wait, next_look
 from mainspring.job import Job, NewJob, Status, end_of
 from mainspring.stored_options import with_options
+from mainspring.trace import in_trace_of
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -49,7 +50,8 @@ async def insert_children(
     job is recorded too. If the run ends before, the next run repeats the insert with the recorded ids.
     """
     ids = state.get("ids") or [job.id for job in wanted]
-    jobs = [as_child(run, job, known, cancel=cancel) for job, known in zip(wanted, ids, strict=True) if is_new(job)]
+    new = [as_child(run, job, known, cancel=cancel) for job, known in zip(wanted, ids, strict=True) if is_new(job)]
+    jobs = list(in_trace_of(run.claim, new))
     mine = [job.id for job in jobs]
     keyed = any(job.dedupe_key for job in jobs)
     state = {"ids": ids, "children": mine if cancel else [], **({"open": True} if keyed else {})}
