@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
@@ -13,7 +13,7 @@ from mainspring.changes import ChangeStream
 from mainspring.chunk import ChunkDecorator, ChunkTask
 from mainspring.clock import Clock, Length, check_moment, duration, to_millis
 from mainspring.context import Context
-from mainspring.errors import ConfigurationError, SystemHalted
+from mainspring.errors import ConfigurationError, InvalidPayload, SystemHalted
 from mainspring.events import Event, Halted, Resumed, Subscriber
 from mainspring.features.batches import api as batches
 from mainspring.features.batches.api import BatchHandle
@@ -44,13 +44,14 @@ from mainspring.stores.connect import store_of
 from mainspring.stores.documents import By
 from mainspring.stores.feed import EVERY_CHANGE, Change, ChangeFilter
 from mainspring.stores.protocol import AuditEntry, Halt, Stats, Store, WorkerInfo
-from mainspring.task import Task, TaskDecorator
+from mainspring.task import Enqueuer, Task, TaskDecorator
 
 if TYPE_CHECKING:
     from mainspring.features.people.api import People
     from mainspring.features.people.occasions import Occasions
     from mainspring.features.schedules.api import Schedules, When
     from mainspring.features.schedules.rules import Policies
+    from mainspring.published import PublishedTasks
     from mainspring.worker import Worker, WorkerOptions
 
 P = ParamSpec("P")
@@ -114,6 +115,11 @@ class Mainspring:
     @property
     def schedules(self) -> Schedules:
         return self.runtime.schedules
+
+    @property
+    def published(self) -> PublishedTasks:
+        """Return what workers have published of their tasks: `app.published.list()`. `app.tasks` are this program's."""
+        return self.runtime.published
 
     @property
     def people(self) -> People:
@@ -273,6 +279,79 @@ class Mainspring:
         return task
 
     # -- jobs ---------------------------------------------------------------------------------
+
+    async def enqueue(
+        self, name: str, payload: Any = None, /, *, allow_unknown: bool = False, **options: Unpack[EnqueueOptions]
+    ) -> JobHandle[Any]:
+        """Enqueue a job by its task's name: `app.enqueue("render", {"scene": 7}, priority="high")`.
+
+        This program need not have the task. If it has, the task checks the payload and gives its options. If not, the
+        description does that which workers have published in the store. The payload has the form in which `job.payload`
+        shows it; leave it out for a task without arguments. `options` are those of `task.using(…)`.
+
+        An unknown name raises UnknownTask. With `allow_unknown`, such a job is enqueued without a check.
+        """
+        return await self._by_name(name, allow_unknown, options, lambda task: task.enqueue_data(given(payload)))
+
+    def enqueue_sync(
+        self, name: str, payload: Any = None, /, *, allow_unknown: bool = False, **options: Unpack[EnqueueOptions]
+    ) -> JobHandle[Any]:
+        return self._by_name_sync(name, allow_unknown, options, lambda task: task.enqueue_data_sync(given(payload)))
+
+    async def enqueue_many(
+        self, name: str, payloads: Iterable[Any], /, *, allow_unknown: bool = False, **options: Unpack[EnqueueOptions]
+    ) -> list[JobHandle[Any]]:
+        """Enqueue one job for each of the payloads, by their task's name; see `enqueue` and `Task.enqueue_many`."""
+        some = list(payloads)
+        return await self._by_name(name, allow_unknown, options, lambda task: task.enqueue_data_many(some))
+
+    def enqueue_many_sync(
+        self, name: str, payloads: Iterable[Any], /, *, allow_unknown: bool = False, **options: Unpack[EnqueueOptions]
+    ) -> list[JobHandle[Any]]:
+        some = list(payloads)
+        return self._by_name_sync(name, allow_unknown, options, lambda task: task.enqueue_data_many_sync(some))
+
+    async def _by_name(
+        self,
+        name: str,
+        allow_unknown: bool,  # noqa: FBT001 - given on by its callers
+        options: EnqueueOptions,
+        enqueue: Callable[[Enqueuer[..., Any]], Awaitable[T]],
+    ) -> T:
+        """Enqueue with the task of this name. If its description was read a while ago and refuses, read it again."""
+        if (own := self._own_task(name)) is not None:
+            return await enqueue(own.using(**options))
+        task = await self.published.task(name, allow_unknown=allow_unknown)
+        try:
+            return await enqueue(task.using(**options))
+        except InvalidPayload:
+            if (newer := await self.published.refreshed(task)) is task:
+                raise
+        return await enqueue(newer.using(**options))
+
+    def _by_name_sync(
+        self,
+        name: str,
+        allow_unknown: bool,  # noqa: FBT001 - given on by its callers
+        options: EnqueueOptions,
+        enqueue: Callable[[Enqueuer[..., Any]], T],
+    ) -> T:
+        """Do what `_by_name` does, in the caller's thread: its connection and its middleware may belong there."""
+        if (own := self._own_task(name)) is not None:
+            return enqueue(own.using(**options))
+        task = self.run(self.published.task(name, allow_unknown=allow_unknown))
+        try:
+            return enqueue(task.using(**options))
+        except InvalidPayload:
+            if (newer := self.run(self.published.refreshed(task))) is task:
+                raise
+        return enqueue(newer.using(**options))
+
+    def _own_task(self, name: str) -> Task[..., Any, Any] | None:
+        if name in self.runtime.internal_tasks:
+            msg = f"a job of {name!r} cannot be enqueued by name: it is a task of Mainspring's own"
+            raise ConfigurationError(msg)
+        return self.tasks.get(name)
 
     async def enqueue_all(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[JobHandle[Any]]:
         """Enqueue prepared jobs of any tasks: `app.enqueue_all([a.prepare(x=1), b.prepare()])`.
@@ -471,6 +550,11 @@ class Mainspring:
         from mainspring.worker import Worker
 
         return Worker(self, **options)
+
+
+def given(payload: Any) -> Any:
+    """Return the payload of an enqueue by name: an empty object for a task without arguments."""
+    return {} if payload is None else payload
 
 
 def refuse_unfit(function: Callable[..., Any], name: str | None) -> None:

@@ -12,7 +12,7 @@ from mainspring.errors import JobFailed, JobNotFound
 from mainspring.features.durable.states import StepState
 from mainspring.job import Job, Status
 from mainspring.jobs import Jobs
-from mainspring.services import TaskInfo
+from mainspring.services import JobTask
 
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
@@ -25,7 +25,7 @@ class JobHandle(Generic[R_co]):
     id: str
     created: bool  # False: another job already held the dedupe key, or the handle was made for an existing job
     _jobs: Jobs = field(repr=False)
-    _task: TaskInfo | None = field(repr=False)  # None: the job may be of any task
+    _task: JobTask | None = field(repr=False)  # None: the job may be of any task
 
     async def get(self) -> Job:
         """Read the job. Raise JobNotFound if it is gone, or if it is a job of another task than this handle's."""

@@ -228,6 +228,11 @@ class Defaults:
             raise ConfigurationError(msg)
         self._queues[queue] = options
 
+    @property
+    def declared(self) -> tuple[EnqueueOptions, Mapping[str, EnqueueOptions]]:
+        """Return the options of the application, and those of its queues."""
+        return self._app, self._queues
+
     def under(self, options: EnqueueOptions) -> EnqueueOptions:
         """Return the options, with the defaults of their queue and the application where they are unset."""
         of_queue = self._queues.get(queue_of(options))

@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType, SimpleNamespace, UnionType
-from typing import Any, Literal, NotRequired, Union, get_args, get_origin
+from typing import Any, ClassVar, Literal, NotRequired, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -17,7 +17,8 @@ from pydantic import (
     ValidationError,
     with_config,
 )
-from pydantic_core import PydanticSerializationError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
+from pydantic_core import PydanticSerializationError, to_json
 from typing_extensions import TypedDict
 
 from mainspring.errors import CannotStoreResult, ConfigurationError, InvalidPayload
@@ -26,6 +27,12 @@ from mainspring.signature import Signature
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 ONE_LIST = "a chunk task takes one argument, the list of its payloads: docs: list[Doc], or docs: list[Item[Doc]]"
+
+
+class QuietJsonSchema(GenerateJsonSchema):
+    """Leaves out defaults that are not JSON, and forms of a union that have no schema, without a warning."""
+
+    ignored_warning_kinds: ClassVar[set[JsonSchemaWarningKind]] = {"non-serializable-default", "skipped-choice"}  # type: ignore[misc] # a class variable there too
 
 
 class Payload:
@@ -91,6 +98,18 @@ class Payload:
         if self._model is not None:
             return arguments[self._model]
         return SimpleNamespace(**self._defaults | arguments)
+
+    def dump_data(self, payload: Any) -> str:
+        """Return the JSON of a payload that is given as `job.payload` shows it, as for an enqueue by name."""
+        return self.check(json_of(payload, self.task))
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of the payload; raise ConfigurationError if one of its types has none."""
+        try:
+            return self._adapter.json_schema(schema_generator=QuietJsonSchema)
+        except PydanticUserError as error:
+            msg = f"a type of its payload has no JSON Schema: {str(error).partition(chr(10))[0]}"
+            raise ConfigurationError(msg) from error
 
     def check(self, text: str) -> str:
         """Check a payload given as JSON, as for an edit, and return it in the form in which it is stored."""
@@ -238,6 +257,19 @@ class ChunkPayload(Payload):
             raise ConfigurationError(msg)
         results = [kind for kind in members(get_args(kinds[0])[0]) if not is_exception(kind)]
         return Union[tuple(results)] if results else Any  # noqa: UP007 - as many as there are
+
+
+def json_of(payload: Any, task: str) -> str:
+    """Return any JSON data, models and times included, as JSON; raise InvalidPayload for what cannot be JSON."""
+    try:
+        text = to_json(payload, by_alias=True, round_trip=True, inf_nan_mode="null").decode()
+    except (PydanticSerializationError, ValueError) as error:
+        msg = f"task {task!r}: the payload cannot be JSON: {error}"
+        raise InvalidPayload(msg) from error
+    if problem := problem_of_json(text, payload):
+        msg = f"task {task!r} cannot keep this payload: {problem}"
+        raise InvalidPayload(msg)
+    return text
 
 
 def members(hint: Any) -> tuple[Any, ...]:

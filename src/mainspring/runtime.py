@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from mainspring.features.people.feature import PeopleFeature
     from mainspring.features.people.occasions import Occasions
     from mainspring.features.schedules.api import Schedules
+    from mainspring.published import PublishedTasks
 
 
 class Runtime:
@@ -138,6 +139,13 @@ class Runtime:
         from mainspring.features.people.occasions import Occasions
 
         return Occasions(self.services, self.people)
+
+    @cached_property
+    def published(self) -> PublishedTasks:
+        """Return the tasks that workers have published. Most programs enqueue only their own."""
+        from mainspring.published import PublishedTasks  # noqa: PLC0415 - as said
+
+        return PublishedTasks(self.shared)
 
     # -- tasks --------------------------------------------------------------------------------
 

@@ -26,15 +26,20 @@ class PayloadReader(Protocol):
     def check(self, text: str) -> str: ...
 
 
-class TaskInfo(Protocol):
-    """What features know of a task."""
+class JobTask(Protocol):
+    """What the handle of a job knows of its task, which may be of another program."""
 
     @property
     def name(self) -> str: ...
     @property
-    def function(self) -> Callable[..., Any]: ...
-    @property
     def payload(self) -> PayloadReader: ...
+
+
+class TaskInfo(JobTask, Protocol):
+    """What features know of a task."""
+
+    @property
+    def function(self) -> Callable[..., Any]: ...
     @property
     def options(self) -> Mapping[str, object]: ...
 
@@ -47,6 +52,7 @@ class Services:
     bus: Bus = field(default_factory=Bus)
     portal: Portal = field(default_factory=Portal)
     tasks: Mapping[str, TaskInfo] = field(default_factory=dict)
+    remote_windows: dict[str, object] = field(default_factory=dict)  # delivery hours of tasks of other programs
     before_waiting: Callable[[Job], None] | None = None  # set by the test kit; may refuse to wait for a job
     _opened: Store | None = None
 

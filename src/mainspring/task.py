@@ -40,7 +40,7 @@ from mainspring.options import (
 )
 from mainspring.pipeline import Pipeline
 from mainspring.retry import Retry
-from mainspring.services import Services
+from mainspring.services import PayloadReader, Services
 from mainspring.signature import Signature
 from mainspring.stored_options import StoredOptions, options_of
 from mainspring.stores.engine.creation import refuse_unkeepable
@@ -70,11 +70,42 @@ class TaskServices:
     breakers: Breakers
 
 
+class PayloadWriter(PayloadReader, Protocol):
+    """Converts the payloads of a task to JSON, and judges them."""
+
+    def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str: ...
+    def dump_one(self, payload: Any) -> str: ...
+    def dump_data(self, payload: Any) -> str: ...
+    def takes(self, name: str) -> bool: ...
+
+
+class Enqueueable(Protocol):
+    """What an enqueue needs to know of a task: a `Task`, or a `RemoteTask` of another program."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shared(self) -> TaskServices: ...
+    @property
+    def options(self) -> EnqueueOptions: ...
+    @property
+    def steps(self) -> tuple[str, ...]: ...
+    @property
+    def payload(self) -> PayloadWriter: ...
+    @property
+    def is_internal(self) -> bool: ...
+    @property
+    def is_remote(self) -> bool: ...
+    def with_defaults(self, options: EnqueueOptions) -> EnqueueOptions: ...
+    def allows_no_arguments(self) -> bool: ...
+
+
 class Task(Generic[P, R, C]):
     """A task made by `@app.task(...)`. Calling it calls the function; enqueuing it makes a job."""
 
     chunk: Chunk | None = None  # only a `ChunkTask` has one
     is_internal = False  # a task of Mainspring's own, without middleware and defaults
+    is_remote = False  # its code is in another program, see published/remote.py
     keys_are_unique = False  # True if no two of its jobs ever have the same dedupe key, as for occasions
 
     def __init__(
@@ -165,6 +196,10 @@ class Task(Generic[P, R, C]):
     def with_defaults(self, options: EnqueueOptions) -> EnqueueOptions:
         return options if self.is_internal else self.shared.defaults.under(options)
 
+    def allows_no_arguments(self) -> bool:
+        """Return whether a job without arguments is valid."""
+        return self.signature.allows_no_arguments()
+
     def check(self, options: EnqueueOptions) -> None:
         """Raise ConfigurationError for options that this kind of task does not support."""
 
@@ -217,7 +252,7 @@ OPTIONS_FIELD = [each.name for each in fields(NewJob)[3:]].index("options")
 class Enqueuer(Generic[P, R]):
     """A task with the options of one enqueue. Payloads have the types that the task's `enqueue_many` takes."""
 
-    def __init__(self, task: Task[P, R, Any], given: EnqueueOptions) -> None:
+    def __init__(self, task: Enqueueable, given: EnqueueOptions) -> None:
         self._task = task
         self._shared = task.shared
         self._given = given
@@ -247,6 +282,23 @@ class Enqueuer(Generic[P, R]):
         with self._around() as call:
             return self._insert_sync(self._prepare_many(payloads, call), call)
 
+    async def enqueue_data(self, payload: Any) -> JobHandle[R]:
+        """Enqueue a job whose payload is given as `job.payload` shows it, as `app.enqueue` does."""
+        with self._around() as call:
+            return (await self._insert(FreshJobs([self._from_data(payload, call)]), call))[0]
+
+    def enqueue_data_sync(self, payload: Any) -> JobHandle[R]:
+        with self._around() as call:
+            return self._insert_sync(FreshJobs([self._from_data(payload, call)]), call)[0]
+
+    async def enqueue_data_many(self, payloads: Iterable[Any]) -> list[JobHandle[R]]:
+        with self._around() as call:
+            return await self._insert(self._prepare_many(payloads, call, self._task.payload.dump_data), call)
+
+    def enqueue_data_many_sync(self, payloads: Iterable[Any]) -> list[JobHandle[R]]:
+        with self._around() as call:
+            return self._insert_sync(self._prepare_many(payloads, call, self._task.payload.dump_data), call)
+
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         if self._newest_under is not None:
             msg = "a job with debounce or replace cannot be prepared, because it may replace a waiting job; enqueue it"
@@ -258,7 +310,7 @@ class Enqueuer(Generic[P, R]):
             return job
 
     def template(self, arguments: Mapping[str, Any]) -> NewJob:
-        if not arguments and self._task.signature.allows_no_arguments():  # as for most schedules; needs no Pydantic
+        if not arguments and self._task.allows_no_arguments():  # as for most schedules; needs no Pydantic
             return self.template_of("{}")
         return self._prepared((), dict(arguments), None)
 
@@ -300,8 +352,16 @@ class Enqueuer(Generic[P, R]):
             self._check_keys(text)
         return NewJob(new_id(), self._task.name, text, *(self._rest if call is None else self._rest_for(call)))
 
-    def _prepare_many(self, payloads: Iterable[Any], call: EnqueueCall | None) -> list[NewJob]:
-        name, dump = self._task.name, self._task.payload.dump_one
+    def _from_data(self, payload: Any, call: EnqueueCall | None) -> NewJob:
+        text = self._task.payload.dump_data(payload)
+        if self._shared.limits.keyed:
+            self._check_keys(text)
+        return NewJob(new_id(), self._task.name, text, *(self._rest if call is None else self._rest_for(call)))
+
+    def _prepare_many(
+        self, payloads: Iterable[Any], call: EnqueueCall | None, dump: Callable[[Any], str] | None = None
+    ) -> list[NewJob]:
+        name, dump = self._task.name, dump or self._task.payload.dump_one
         rest = self._rest if call is None else self._rest_for(call)
         keyed = self._shared.limits.keyed
         jobs, prepared = [], False
@@ -337,8 +397,9 @@ class Enqueuer(Generic[P, R]):
             raise ConfigurationError(msg)
 
     def _check_keys(self, text: str) -> None:
-        """Raise an error if a limit cannot find its key in the payload."""
-        self._shared.limits.check(self._task.name, self._queue, text)
+        """Raise an error if a limit cannot find its key in the payload. Only the program with the code can tell."""
+        if not self._task.is_remote:
+            self._shared.limits.check(self._task.name, self._queue, text)
 
     # -- into the store -------------------------------------------------------------------------------
 

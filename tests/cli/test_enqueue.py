@@ -68,8 +68,9 @@ def test_the_payload_may_come_from_standard_input(enqueue: Run, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["nothing"], "the application has no task 'nothing'; it has stay, welcome"),
-        (["welcome", "[1]"], "the payload must be a JSON object of the task's arguments"),
+        (["nothing"], "no task is named 'nothing'"),
+        (["welcom"], "do you mean 'welcome'?"),
+        (["welcome", "[1]"], "does not take this payload"),
         (["welcome", "{"], "the payload is not JSON"),
         (["welcome", "{}"], "guest"),
         (["welcome", '{"guest": "ana"}', "--at", "now", "--in", "2h"], "not allowed with"),
@@ -84,9 +85,27 @@ def test_what_cannot_be_enqueued_is_explained_and_leaves_nothing(
     assert shop.count() == 0
 
 
-def test_a_store_alone_does_not_know_the_task(run: Run, shop: Shop) -> None:
-    refused = run("enqueue", "welcome", "{}", "--store", shop.url)
-    assert (refused.code, "enqueue needs the application" in refused.err) == (2, True)
+def publish_all() -> None:
+    app = load(os.environ["MAINSPRING_APP"])
+    app.run(app.published.publish(app.tasks.values(), "w1"))
+    app.run(app.close())
+
+
+@pytest.mark.usefixtures("enqueue")
+def test_a_store_alone_is_enough_if_a_worker_has_published_the_task(run: Run, shop: Shop) -> None:
+    argv = ("enqueue", "welcome", '{"guest": "ana"}', "--store", shop.url, "--json")
+    refused = run(*argv)
+    assert (refused.code, "no worker has published one" in refused.err) == (2, True)
+    publish_all()
+    job = run(*argv).data["job"]
+    assert (job["queue"], job["max_attempts"], job["payload"]) == ("mail", 3, {"guest": "ana"})
+    wrong = run("enqueue", "welcome", '{"guest": 5}', "--store", shop.url)
+    assert (wrong.code, "guest: must be a string, not 5" in wrong.err) == (1, True)
+
+
+def test_an_unknown_task_can_be_allowed(run: Run, shop: Shop) -> None:
+    done = run("enqueue", "later", "[1]", "--allow-unknown", "--store", shop.url, "--json")
+    assert done.data["job"]["payload"] == [1]
 
 
 def test_a_signal_reaches_what_waits_for_it(enqueue: Run, run: Run, shop: Shop) -> None:

@@ -27,6 +27,7 @@ __all__ = ["entry", "main"]
 COMMANDS = {  # the commands of each module, each with its line in `mainspring --help`
     "worker": {"worker": "run jobs"},
     "enqueue": {"enqueue": "enqueue a job", "signal": "send a signal to durable functions"},
+    "tasks": {"tasks": "look at the tasks that workers have published"},
     "jobs": {"jobs": "look at jobs and change them"},
     "dead": {"dead": "look at dead letters, retry and purge them"},
     "batches": {"batches": "look at batches of jobs and cancel them"},

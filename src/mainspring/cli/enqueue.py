@@ -10,19 +10,19 @@ from typing import Any, get_args
 from mainspring.app import Mainspring
 from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.filters import parse_target
-from mainspring.cli.loading import named_app, opened, opened_to_fill
+from mainspring.cli.loading import opened, opened_to_fill
 from mainspring.cli.moments import parse_length, parse_when
 from mainspring.cli.parser import Commands, Parser, add_command, add_store_options, parse_names
 from mainspring.cli.terminal import Terminal
 from mainspring.handle import JobHandle
 from mainspring.humanize import show_moment, show_relative
 from mainspring.job import PriorityName
-from mainspring.task import Task
 
 STDIN = "-"
 ENQUEUE = """\
-The application (--app) defines the task's arguments, queue and retries; the payload is checked against the arguments.
-JSON is an object of the task's arguments, or - to read it from standard input."""
+The payload is checked, and the task gives its queue, retries and timeout: the task of the application (--app), or what
+a worker has published of it in the store (--store). JSON is the payload as `mainspring jobs show` shows it: for most
+tasks an object of the arguments. Use - to read it from standard input."""
 SIGNAL = """\
 Jobs that wait for the key continue, and so do jobs that begin to wait for it while the signal is kept. JSON is the
 payload that they get, or - to read it from standard input."""
@@ -42,6 +42,9 @@ def add_enqueue(commands: Commands) -> None:
     parser.add_argument("--priority", choices=get_args(PriorityName), help="use this priority instead of the task's")
     parser.add_argument("--dedupe-key", metavar="KEY", help="enqueue nothing if a job already holds this key")
     parser.add_argument("--target", type=parse_target, metavar="TYPE:ID", help="what the job is about: reservation:r7")
+    parser.add_argument(
+        "--allow-unknown", action="store_true", help="enqueue it unchecked if no worker published it"
+    )
     parser.add_argument("--tag", action="extend", type=parse_names, default=[], metavar="TAG[,…]", help="its tags")
     add_store_options(parser)
 
@@ -65,26 +68,11 @@ def add_signal(commands: Commands) -> None:
 
 def enqueue_job(args: Namespace, terminal: Terminal) -> int:
     payload = read_json(args.payload, "the payload")
-    if not isinstance(payload, dict):
-        example = '{"to": "ana"}'
-        msg = f"the payload must be a JSON object of the task's arguments, such as '{example}', not {args.payload}"
-        raise UsageError(msg, args.prog)
-    if not named_app(args):
-        msg = "enqueue needs the application that defines the task: --app module:attribute (or MAINSPRING_APP)"
-        raise UsageError(msg, args.prog)
     with opened_to_fill(args) as app:
-        task = find_task(app, args.task)
-        handle = app.run(task.using(**options_of(args, app)).enqueue(**payload))
+        options = options_of(args, app)
+        handle = app.enqueue_sync(args.task, payload, allow_unknown=args.allow_unknown, **options)
         say_enqueued(app, handle, terminal)
     return Exit.OK
-
-
-def find_task(app: Mainspring, name: str) -> Task[..., Any, Any]:
-    if name not in app.tasks:
-        known = ", ".join(sorted(app.tasks)) or "none"
-        msg = f"the application has no task {name!r}; it has {known}"
-        raise UsageError(msg)
-    return app.tasks[name]
 
 
 def options_of(args: Namespace, app: Mainspring) -> dict[str, Any]:

@@ -114,6 +114,12 @@ class Kit:
     def _recorder(self) -> Recorder:
         return Recorder(self.app, self._waiting, schedules=self._schedules)
 
+    # -- tasks of other programs --------------------------------------------------------------
+
+    def publish(self, *tasks: Task[..., Any, Any]) -> None:
+        """Publish tasks of other programs, as their workers would, so that the code under test can enqueue them."""
+        run_apart(self.app.published.publish(tasks, "testing"))
+
     # -- looking ------------------------------------------------------------------------------
 
     def jobs(self, task: Task[..., Any, Any] | str | None = None, *, status: Status | str | None = None) -> list[Job]:

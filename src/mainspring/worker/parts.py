@@ -16,6 +16,7 @@ from mainspring.worker.intake import Intake
 from mainspring.worker.maintenance import Maintenance
 from mainspring.worker.membership import Heartbeat, Membership
 from mainspring.worker.outage import Outage
+from mainspring.worker.publication import Publication
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.slots import Runs, SlotPool
 from mainspring.worker.stuck import StuckSlots
@@ -67,4 +68,5 @@ class Parts:
             membership=self.membership, unknown=self.unknown_tasks, outage=outage,
         )  # fmt: skip
         self.gate.resumed = self.intake.wake
+        self.publication = Publication(runtime, worker)
         self.maintenance = Maintenance(runtime, worker, self.after_ack, self.heartbeat, stopping)

@@ -16,7 +16,7 @@ from mainspring.events import WorkerStarted, WorkerStopped
 from mainspring.log import get_log
 from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Claims, Wake
-from mainspring.worker import unknown_tasks
+from mainspring.worker import publication, unknown_tasks
 from mainspring.worker.executor import Executor
 from mainspring.worker.outage import sleep_until, supervised_loops
 from mainspring.worker.parts import Parts
@@ -94,6 +94,7 @@ class Worker:
             "timers": self._timer_step,
             "maintenance": self._maintenance_step,
             unknown_tasks.LOOP: parts.unknown_tasks.step,
+            publication.LOOP: parts.publication.step,
             **{service.name: service.step for service in self.runtime.subscribers.services_for(self._stopping)},
         }
         async with self._joined(), supervised_loops(steps, parts.outage) as loops:

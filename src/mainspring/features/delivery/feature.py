@@ -54,7 +54,7 @@ class DeliveryFeature(Feature):
         if option is not None:
             return window_of(option)
         known = self._services.tasks.get(task)
-        window = None if known is None else known.options.get(OPTION)
+        window = self._services.remote_windows.get(task) if known is None else known.options.get(OPTION)
         return window if isinstance(window, (Window, PersonWindow)) else None
 
     async def _hours(
