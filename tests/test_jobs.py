@@ -132,6 +132,19 @@ async def test_a_waiting_job_is_cancelled_at_once(kit: Kit) -> None:
     assert await kit.drain() == []
 
 
+async def test_a_job_can_be_looked_for_and_cancelled_without_an_error_if_it_is_not_there(kit: Kit) -> None:
+    handle = await write.enqueue("hello")
+    found = await app.jobs.get_or_none(handle.id)
+    assert found == await handle.get()
+    assert await app.jobs.try_cancel(handle.id, reason="changed my mind")
+    assert await status_of(handle.id) is Status.CANCELLED
+    assert not await app.jobs.try_cancel(handle.id)
+    gone = "00000000-0000-7000-8000-000000000000"
+    assert await app.jobs.get_or_none(gone) is None
+    assert not await app.jobs.try_cancel(gone)
+    assert [(entry.action, entry.reason) for entry in await app.audit()] == [("cancel", "changed my mind")]
+
+
 async def test_a_running_job_is_asked_to_stop_and_its_worker_ends_it() -> None:
     own, running = Mainspring("memory://"), asyncio.Event()
 

@@ -63,6 +63,10 @@ class Jobs:
             raise JobNotFound(msg)
         return found[0]
 
+    async def get_or_none(self, job_id: str) -> Job | None:
+        """Return a job; None if there is none, or retention has removed it."""
+        return next(iter(await self.services.store.get([job_id])), None)
+
     async def find(self, where: Filter | None = None, *, limit: int = 50, cursor: str | None = None) -> Page:
         """Return a page of jobs, newest first. Pass the page's cursor to get the next page."""
         return await self.services.store.find(where or Filter(), limit=limit, cursor=cursor)
@@ -108,6 +112,14 @@ class Jobs:
         """Cancel a waiting job at once and return True; ask a running job to stop and return False."""
         changed = await self._change_one(Action.CANCEL, job_id, reason, actor)
         return bool(changed.ids)
+
+    async def try_cancel(self, job_id: str, *, reason: str = "", actor: str | None = None) -> bool:
+        """Cancel a waiting job, or ask a running one to stop. Return False if there is none, or it has finished."""
+        try:
+            await self.cancel(job_id, reason=reason, actor=actor)
+        except (IllegalMove, JobNotFound):
+            return False
+        return True
 
     async def retry(
         self, job_id: str, *, from_step: str | None = None, reason: str = "", actor: str | None = None

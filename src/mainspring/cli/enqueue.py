@@ -42,9 +42,7 @@ def add_enqueue(commands: Commands) -> None:
     parser.add_argument("--priority", choices=get_args(PriorityName), help="use this priority instead of the task's")
     parser.add_argument("--dedupe-key", metavar="KEY", help="enqueue nothing if a job already holds this key")
     parser.add_argument("--target", type=parse_target, metavar="TYPE:ID", help="what the job is about: reservation:r7")
-    parser.add_argument(
-        "--allow-unknown", action="store_true", help="enqueue it unchecked if no worker published it"
-    )
+    parser.add_argument("--allow-unknown", action="store_true", help="enqueue it unchecked if no worker published it")
     parser.add_argument("--tag", action="extend", type=parse_names, default=[], metavar="TAG[,…]", help="its tags")
     add_store_options(parser)
 
