@@ -30,6 +30,7 @@ from mainspring.features.limits import Limits
 from mainspring.features.people.api import People
 from mainspring.features.schedules.api import Schedules
 from mainspring.jobs import Jobs
+from mainspring.published import PublishedTasks
 from mainspring.stores.protocol import Halt
 from mainspring.task import Enqueuer
 from mainspring.testing import Kit, VirtualTime, assert_enqueued, inline, manual
@@ -139,9 +140,12 @@ def test_tasks_handles_contexts_and_the_kit_have_a_synchronous_twin_of_each_meth
     assert {f"{name}_sync" for name in methods} <= set(dir(kind))
 
 
+BY_NAME = ["enqueue_many_sync", "enqueue_sync"]  # as of a task: the caller's connection belongs to its thread
+
+
 def test_everything_else_is_called_through_run() -> None:
-    apis = (Mainspring, Jobs, Batches, Breakers, Limits, Schedules, People)
-    assert [name for api in apis for name in dir(api) if name[0] != "_" and name.endswith("_sync")] == []
+    apis = (Mainspring, Jobs, Batches, Breakers, Limits, Schedules, People, PublishedTasks)
+    assert [name for api in apis for name in dir(api) if name[0] != "_" and name.endswith("_sync")] == BY_NAME
 
 
 def test_decorators_say_how_they_are_written() -> None:

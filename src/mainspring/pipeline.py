@@ -24,7 +24,7 @@ from mainspring.errors import StoreError
 from mainspring.events import JobCreated, JobDeduplicated
 from mainspring.feature import Enqueue, Feature, Features
 from mainspring.job import FreshJobs, Inserted, NewJob, Outcome, Status
-from mainspring.log import get_log
+from mainspring.log import get_log, running
 from mainspring.portal import run_at_once
 from mainspring.services import Services
 from mainspring.stored_options import options_of
@@ -52,7 +52,8 @@ class Pipeline:
         """Insert jobs: in a transaction of their own, or in that of the caller's connection."""
         if self.refuse is not None:
             await self.refuse()
-        jobs = in_trace_of_run(jobs)
+        if running.get() is not None:  # a handler enqueues
+            jobs = in_trace_of_run(jobs)
         if connection is not None:
             jobs = await self._prepared_for_caller(jobs)
             return await self._services.store.insert(jobs, connection)
@@ -67,7 +68,8 @@ class Pipeline:
 
     def insert_sync(self, jobs: list[NewJob], connection: Any = None) -> list[Inserted]:
         """Insert from code without an event loop."""
-        jobs = in_trace_of_run(jobs)
+        if running.get() is not None:  # a handler enqueues
+            jobs = in_trace_of_run(jobs)
         if connection is not None:
             return self._insert_into(connection, jobs)
         if not (
