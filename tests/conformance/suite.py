@@ -28,6 +28,7 @@ from tests.conformance.halts import HaltTests
 from tests.conformance.heartbeats import HeartbeatTests
 from tests.conformance.insertion import InsertionTests
 from tests.conformance.read import ReadTests
+from tests.conformance.remote_workers import RemoteWorkerTests
 from tests.conformance.retention import RetentionTests
 from tests.conformance.takeover import TakeoverTests
 from tests.conformance.transfer import TransferTests
@@ -54,5 +55,6 @@ class StoreConformance(
     WakeupTests,
     BoundTests,
     HeartbeatTests,
+    RemoteWorkerTests,
 ):
     """The whole suite."""

@@ -82,6 +82,7 @@ class WorkerInfo:
     polling: bool = False  # it gets no wake-ups and polls for new jobs; filled in by the store
     heartbeat: float = 1.0  # seconds between its heartbeats
     stuck: int = 0  # slots whose job was asked to stop but still runs, as of the last heartbeat
+    remote: bool = False  # it runs elsewhere: any process may speak for it, and only its heartbeats show its life
 
 
 class Wake(Flag):
@@ -99,6 +100,7 @@ class Pulse:
 
     lost: frozenset[str] = frozenset()  # held jobs whose claim the worker has lost
     cancelled: Mapping[str, str] = field(default_factory=dict)  # held job -> reason
+    known: bool = True  # False: the store has no such worker; it must join again before it claims
 
 
 class TakeoverCause(StrEnum):
@@ -456,8 +458,14 @@ class Store(Protocol):
         """
 
     # -- workers ------------------------------------------------------------------------------
-    async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:
-        """Register a worker. The store calls `wake` on this event loop whenever the worker should look for changes."""
+    async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None] | None) -> None:
+        """Register a worker. The store calls `wake` on this event loop whenever the worker should look for changes.
+
+        To join again is a heartbeat, and replaces `wake`. A remote worker (`WorkerInfo.remote`) is not tied to this
+        process: any process may join it again, send its heartbeats and write for it, and it outlives all of them. Only
+        its silence shows that it is dead; then `reap` removes it, and `Pulse.known` tells it to join again. With `wake`
+        None, this process is no longer told what a remote worker should look for.
+        """
 
     async def leave(self, worker: str) -> None: ...
 
@@ -465,6 +473,7 @@ class Store(Protocol):
         """Extend the worker's lease; return which of its claims (id -> token) are lost or to be cancelled.
 
         `stuck` is the number of its stuck slots; the store shows it as `WorkerInfo.stuck` until the next heartbeat.
+        Any process may send the heartbeats of a remote worker.
         """
 
     async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
@@ -544,6 +553,8 @@ class Store(Protocol):
 
     async def unconfirmed(self, halt: Halt) -> list[WorkerInfo]:
         """Return the live workers of the halted queues that have not confirmed the halt; none if it has ended.
+
+        Remote workers need not confirm: what they hold counts as started, and no store gives them more.
 
         A store may also wake those workers again, in case they missed the first wake-up.
         """

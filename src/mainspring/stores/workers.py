@@ -30,6 +30,7 @@ def to_data(worker: WorkerInfo) -> dict[str, Any]:
         "tasks": list(worker.tasks),
         "version": worker.version,
         "started_at": None if worker.started_at is None else to_millis(worker.started_at),
+        **({"remote": True} if worker.remote else {}),
     }
 
 
@@ -48,6 +49,7 @@ def from_data(worker: str, data: Mapping[str, Any], seen_at: Millis) -> WorkerIn
         seen_at=to_datetime(seen_at),
         polling=data.get("polling", False),
         stuck=data.get("stuck", 0),
+        remote=data.get("remote", False),
     )
 
 

@@ -249,10 +249,13 @@ class DynamoStore:
 
     # -- workers ------------------------------------------------------------------------------
 
-    async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:
+    async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None] | None) -> None:
         await self.open()
         await workers.join(self.table, worker)
-        self.table.local_workers.join(worker, wake)
+        if wake is None:
+            self.table.local_workers.leave(worker.id)
+        else:
+            self.table.local_workers.join(worker, wake)
 
     async def leave(self, worker: str) -> None:
         """Remove a worker that shuts down, and release the jobs that it may still hold. It did not crash."""
@@ -272,7 +275,8 @@ class DynamoStore:
         if "info" not in row and worker in self.table.local_workers.members:
             await workers.join(self.table, self.table.local_workers.members[worker].info)
         await self._give_back_lost(worker)
-        return await self._do(workers.pulse(self.table, worker, held))
+        known = "info" in row or worker in self.table.local_workers.members
+        return replace(await self._do(workers.pulse(self.table, worker, held)), known=known)
 
     async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
         await self.open()

@@ -23,8 +23,11 @@ def refuse_while_halted(halts: Iterable[Halt], queues: Collection[str]) -> None:
 
 
 def serves(worker: WorkerInfo, halt: Halt) -> bool:
-    """Return whether the worker serves a queue that the halt stops."""
-    return halt.queue is None or not {halt.queue, EVERY_QUEUE}.isdisjoint(worker.queues)
+    """Return whether the worker serves a queue that the halt stops, and holds jobs that it has not started.
+
+    A remote worker holds none: a job that it has claimed counts as started.
+    """
+    return not worker.remote and (halt.queue is None or not {halt.queue, EVERY_QUEUE}.isdisjoint(worker.queues))
 
 
 def combined(before: Halt | None, new: Halt) -> Halt:

@@ -145,6 +145,7 @@ class Listener:
         self._since = 0.0  # loop time at which it began to listen
 
     async def stop(self) -> None:
+        """Stop listening, and wait until the connection is closed."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -235,3 +236,33 @@ class Listener:
         while (left := end - asyncio.get_running_loop().time()) > 0:
             self._wake(Wake.ALL)
             await asyncio.sleep(min(POLL_INTERVAL, left))
+
+
+class SharedListener(Listener):
+    """Receive the wake-ups of all remote workers of one event loop, on one connection."""
+
+    def __init__(self, pool: Pool, channel: str) -> None:
+        self._ears: dict[str, tuple[set[str], Callable[[Wake], None]]] = {}  # worker -> its queues, and what to call
+        super().__init__(pool, channel, (), self._wake_all)
+
+    def add(self, worker: str, queues: Iterable[str], wake: Callable[[Wake], None]) -> None:
+        self._ears[worker] = set(queues), wake
+        if self.listening:
+            wake(Wake.ALL)  # as `_back` does: notifications sent before did not reach it
+
+    def remove(self, worker: str) -> None:
+        self._ears.pop(worker, None)
+
+    @property
+    def has_ears(self) -> bool:
+        return bool(self._ears)
+
+    def _hear(self, message: str) -> None:
+        wake, about = parse(message)
+        for queues, ear in list(self._ears.values()):
+            if heard := wake if EVERY_QUEUE in queues | about or queues & about else wake & ~Wake.JOBS:
+                ear(heard)
+
+    def _wake_all(self, wake: Wake) -> None:
+        for _, ear in list(self._ears.values()):
+            ear(wake)

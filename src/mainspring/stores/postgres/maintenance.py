@@ -30,6 +30,7 @@ INSERT INTO {s}.workers (id, info, queues, beat, seen_at)
 VALUES (%(id)s, %(info)s::jsonb, %(queues)s, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, {now})
 ON CONFLICT (id) DO UPDATE SET info = excluded.info, queues = excluded.queues, seen_at = excluded.seen_at,
                                beat = workers.beat + 1
+RETURNING xmax = 0
 """
 LEAVE = "DELETE FROM {s}.workers WHERE id = ANY(%(ids)s)"
 FORGET = """
@@ -59,8 +60,9 @@ SELECT id::text, reason FROM {{s}}.jobs WHERE status = {RUNNING} AND worker = %(
 
 
 async def join(transaction: Transaction, worker: WorkerInfo) -> None:
-    await transaction.do(JOIN, id=worker.id, info=json.dumps(to_data(worker)), queues=list(worker.queues))
-    await transaction.record([feed.joined(worker)])
+    info = json.dumps(to_data(worker))
+    is_new = await transaction.value(JOIN, id=worker.id, info=info, queues=list(worker.queues))
+    await transaction.record([feed.joined(worker)] if is_new else [])
 
 
 async def leave(transaction: Transaction, worker: str) -> None:

@@ -46,7 +46,7 @@ from mainspring.stores.postgres.completion import ForeignCompletion, PostgresCom
 from mainspring.stores.postgres.errors import ConnectionLost, explain
 from mainspring.stores.postgres.foreign_connection import borrow
 from mainspring.stores.postgres.group_commit import GroupCommit
-from mainspring.stores.postgres.listen import Listener, channel, feed_channel, tell, tell_with_commit
+from mainspring.stores.postgres.listen import Listener, SharedListener, channel, feed_channel, tell, tell_with_commit
 from mainspring.stores.postgres.pool import Connection, Pool, is_pooled, short_transaction
 from mainspring.stores.postgres.transaction import PLAN_FREELY, Dialect, ServerClock, Transaction
 from mainspring.stores.protocol import (
@@ -432,11 +432,31 @@ class PostgresStore:
 
     # -- workers ------------------------------------------------------------------------------
 
-    async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:
-        await self._stop_listening(worker.id)
+    async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None] | None) -> None:
+        if not worker.remote:
+            await self._stop_listening(worker.id)
         await self._run(lambda transaction: maintenance.join(transaction, worker), repeatable=True)
-        self._joined[worker.id] = worker
-        self._listeners[worker.id] = Listener(self._listen_pool, channel(self.schema), worker.queues, wake)
+        if worker.remote:
+            await self._listen_for_remote(worker, wake)
+        elif wake is not None:
+            self._joined[worker.id] = worker
+            self._listeners[worker.id] = Listener(self._listen_pool, channel(self.schema), worker.queues, wake)
+
+    async def _listen_for_remote(self, worker: WorkerInfo, wake: Callable[[Wake], None] | None) -> None:
+        """Have a remote worker woken on the connection that all of them share, or no longer."""
+        self._idle.discard(worker.id)  # if it was declared dead, its row is new, and not marked as idle
+        before = self._listeners.get(worker.id)
+        if wake is None:
+            await self._stop_listening(worker.id)
+            return
+        others = (listener for listener in self._listeners.values() if isinstance(listener, SharedListener))
+        loop = asyncio.get_running_loop()
+        shared = next((listener for listener in others if listener.loop is loop), None)
+        if before is not None and before is not shared:
+            await self._stop_listening(worker.id)
+        shared = shared or SharedListener(self._listen_pool, channel(self.schema))
+        self._listeners[worker.id] = shared
+        shared.add(worker.id, worker.queues, wake)
 
     async def leave(self, worker: str) -> None:
         await self._stop_listening(worker)
@@ -452,6 +472,10 @@ class PostgresStore:
         listener = self._listeners.pop(worker, None)
         if listener is None:
             return
+        if isinstance(listener, SharedListener):
+            listener.remove(worker)
+            if listener.has_ears:
+                return
         if listener.loop is asyncio.get_running_loop():
             await listener.stop()
         elif listener.loop.is_running():  # a loop that has ended would never answer
@@ -460,6 +484,8 @@ class PostgresStore:
     async def heartbeat(self, worker: str, held: Mapping[str, int], *, stuck: int = 0) -> Pulse:
         listener = self._listeners.get(worker)
         polling, lock = (False, None) if listener is None else (listener.polling, listener.lock)
+        if isinstance(listener, SharedListener):
+            lock = None  # this process may die, and the remote worker lives on
         key, server = (None, None) if lock is None else (lock.key, lock.server)
 
         async def beat(transaction: Transaction) -> Pulse:
@@ -474,7 +500,8 @@ class PostgresStore:
                     self._listeners[worker].look()  # it may sleep, and is not notified while it is not marked as idle
             self._server_clock.set(now or await transaction.value(NOW))
             await self._give_back_lost(transaction, worker)
-            return await maintenance.pulse(transaction, worker, held)
+            known = now is not None or worker in self._joined
+            return replace(await maintenance.pulse(transaction, worker, held), known=known)
 
         run = self._run if self._lost_claims.get(worker) else self._run_alone
         pulse = await run(beat, repeatable=True)

@@ -4,6 +4,10 @@
 kernel releases the lock when the process dies. The file's modification time is the heartbeat: it shows workers that are
 stopped but not dead, and a heartbeat never touches the database. `<id>.sock` is a datagram socket: a message to it
 wakes the worker.
+
+A remote worker has `<id>.lease` instead, which no process keeps locked: whichever process speaks for the worker sets
+its modification time. Such a worker is dead when that time has not changed for a lease. Each process that is to be
+woken for it has its own socket, `<id>~<process>.sock`.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import socket
@@ -37,7 +42,8 @@ class Registry(Protocol):
     """The workers that have joined: which of them are alive, and how to wake them."""
 
     def leave(self, worker: str) -> None: ...
-    def beat(self, worker: str, stuck: int = 0) -> None: ...
+    def beat(self, worker: str, stuck: int = 0) -> bool: ...
+    def forget(self, worker: str, heartbeat: object) -> None: ...
     def dead(self, worker: str) -> bool: ...
     def heartbeat_of(self, worker: str) -> int: ...
     def workers(self) -> Iterable[WorkerInfo]: ...
@@ -49,8 +55,9 @@ class Registry(Protocol):
 class Liveness:
     """The directory with the files of one database's workers."""
 
-    def __init__(self, database: Path) -> None:
+    def __init__(self, database: Path, lease: float = 30.0) -> None:
         self.directory = Path(f"{database}-workers")
+        self._lease = lease  # seconds
         self._own: dict[str, int] = {}  # worker of this process -> file descriptor that holds its lock
         self._stuck: dict[str, int] = {}  # worker -> stuck slots, as written in its file
         self._sender: socket.socket | None = None
@@ -64,9 +71,11 @@ class Liveness:
     def leave_reader(self, reader: str) -> None:
         self.leave(f"{READER}{reader}")
 
-    def join(self, info: WorkerInfo) -> socket.socket | None:
-        """Lock the worker's file and return its open socket; None if the socket could not be opened."""
+    def join(self, info: WorkerInfo, *, listen: bool = True) -> socket.socket | None:
+        """Lock the worker's file and return its open socket; None if there is none, or it could not be opened."""
         self.directory.mkdir(exist_ok=True)
+        if info.remote:
+            return self._join_remote(info, listen=listen)
         if info.id in self._own:
             self._rewrite(info)
         else:
@@ -83,25 +92,79 @@ class Liveness:
             os.unlink(self._path(info.id, "sock"))
 
     def leave(self, worker: str) -> None:
-        with contextlib.suppress(OSError):
-            os.unlink(self._path(worker, "sock"))
-        with contextlib.suppress(OSError):
-            os.unlink(self._path(worker, "lock"))
+        for kind in ("sock", "lock", "lease"):
+            with contextlib.suppress(OSError):
+                os.unlink(self._path(worker, kind))
+        self._remove_sockets(worker)
         self._stuck.pop(worker, None)
         if (descriptor := self._own.pop(worker, None)) is not None:
             os.close(descriptor)
 
-    def beat(self, worker: str, stuck: int = 0) -> None:
-        if (descriptor := self._own.get(worker)) is not None:
-            if stuck != self._stuck.get(worker, 0):
-                os.pwrite(descriptor, show_stuck(stuck), 0)
-                self._stuck[worker] = stuck
-            now = time.time_ns()  # the file system's own clock is coarse: quick heartbeats would look the same
-            os.utime(descriptor, ns=(now, now))
+    def beat(self, worker: str, stuck: int = 0) -> bool:
+        """Record a heartbeat; return False if there is no such worker."""
+        if (descriptor := self._own.get(worker)) is None:
+            return self._beat_remote(worker)
+        if stuck != self._stuck.get(worker, 0):
+            os.pwrite(descriptor, show_stuck(stuck), 0)
+            self._stuck[worker] = stuck
+        touch(descriptor)
+        return True
+
+    # -- remote workers -----------------------------------------------------------------------------
+
+    def _join_remote(self, info: WorkerInfo, *, listen: bool) -> socket.socket | None:
+        with self._locked_lease(info.id, os.O_CREAT) as descriptor:
+            described = describe(info)
+            os.pwrite(descriptor, described, 0)
+            os.ftruncate(descriptor, len(described))
+            touch(descriptor)
+        name = f"{info.id}~{os.getpid()}"
+        with contextlib.suppress(OSError):
+            os.unlink(self._path(name, "sock"))
+        return self._listen(name) if listen else None
+
+    def _beat_remote(self, worker: str) -> bool:
+        try:
+            with self._locked_lease(worker) as descriptor:
+                touch(descriptor)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def forget(self, worker: str, heartbeat: object) -> None:
+        """Remove a remote worker, unless it has sent another heartbeat than this one."""
+        with contextlib.suppress(FileNotFoundError), self._locked_lease(worker) as descriptor:
+            if os.fstat(descriptor).st_mtime_ns == heartbeat:
+                os.unlink(self._path(worker, "lease"))
+                self._remove_sockets(worker)
+
+    @contextlib.contextmanager
+    def _locked_lease(self, worker: str, flags: int = 0) -> Iterator[int]:
+        """Open and lock a remote worker's file, so that no process removes it while this one writes a heartbeat."""
+        path = self._path(worker, "lease")
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                if is_file(path, descriptor):
+                    yield descriptor
+                    return
+            finally:
+                os.close(descriptor)
+
+    def _remove_sockets(self, worker: str) -> None:
+        """Remove the sockets by which processes were woken for a remote worker; some of them may be dead."""
+        for path in self.directory.glob(f"{glob.escape(worker)}~*.sock"):
+            path.unlink(missing_ok=True)
+
+    # -- which workers are alive --------------------------------------------------------------------
 
     def dead(self, worker: str) -> bool:
-        """Return whether the worker is certainly dead: its file is gone, or no process holds its lock."""
-        if worker in self._own:
+        """Return whether the worker is certainly dead: its file is gone, or no process holds its lock.
+
+        This is never certain of a remote worker that has a file.
+        """
+        if worker in self._own or self._path(worker, "lease").exists():
             return False
         try:
             descriptor = os.open(self._path(worker, "lock"), os.O_RDWR | os.O_CLOEXEC)
@@ -118,19 +181,20 @@ class Liveness:
 
     def heartbeat_of(self, worker: str) -> int:
         """Return a number that changes with each heartbeat; 0 if there is no such worker."""
-        try:
-            return os.stat(self._path(worker, "lock")).st_mtime_ns
-        except FileNotFoundError:
-            return 0
+        for kind in ("lock", "lease"):
+            with contextlib.suppress(FileNotFoundError):
+                return os.stat(self._path(worker, kind)).st_mtime_ns
+        return 0
 
     def workers(self) -> Iterator[WorkerInfo]:
-        for path in sorted(self.directory.glob("*.lock")):
+        for path in sorted([*self.directory.glob("*.lock"), *self.directory.glob("*.lease")]):
             if is_reader(path.stem):
                 continue
             with contextlib.suppress(OSError, ValueError, TypeError, LookupError):  # the file may come or go meanwhile
-                seen_at = round(path.stat().st_mtime * 1000)
-                info = from_data(path.stem, json.loads(path.read_text("utf-8")), seen_at)
-                yield replace(info, alive=not self.dead(info.id))
+                seen_at = path.stat().st_mtime
+                info = from_data(path.stem, json.loads(path.read_text("utf-8")), round(seen_at * 1000))
+                is_dead = time.time() - seen_at >= self._lease if info.remote else self.dead(info.id)
+                yield replace(info, alive=not is_dead)
 
     def sweep(self) -> list[str]:
         """Remove the files of dead workers, also of those that died before they had written theirs.
@@ -207,20 +271,18 @@ class Liveness:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-                if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
+                if is_file(path, descriptor):
                     os.write(descriptor, describe(info))
                     return descriptor
-            except FileNotFoundError:
-                pass
             except BaseException:  # for example a full disk; if this lock stayed, the next attempt would wait for ever
                 os.close(descriptor)
                 raise
             os.close(descriptor)
 
-    def _listen(self, worker: str) -> socket.socket | None:
+    def _listen(self, name: str) -> socket.socket | None:
         listener = datagram_socket()
         try:
-            listener.bind(self._address(f"{worker}.sock"))
+            listener.bind(self._address(f"{name}.sock"))
         except OSError:
             listener.close()
             return None
@@ -319,6 +381,20 @@ def show_stuck(number: int) -> bytes:
     If heartbeats rewrote the whole file, a reader could see half of it and miss the worker.
     """
     return f'{{"stuck": {number:6}, '.encode()
+
+
+def is_file(path: Path, descriptor: int) -> bool:
+    """Return whether the open file is still the one at this path; another process may have removed it."""
+    try:
+        return os.stat(path).st_ino == os.fstat(descriptor).st_ino
+    except FileNotFoundError:
+        return False
+
+
+def touch(descriptor: int) -> None:
+    """Set the modification time. The file system's own clock is coarse: quick heartbeats would look the same."""
+    now = time.time_ns()
+    os.utime(descriptor, ns=(now, now))
 
 
 def datagram_socket() -> socket.socket:

@@ -89,9 +89,11 @@ class MemoryStore(SqlStore):
         msg = "memory:// has no transactions to complete a job in; use sqlite:// or postgresql://"
         raise UnsupportedCall(msg)
 
-    async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:
+    async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None] | None) -> None:
+        is_new = not self.liveness.heartbeat_of(worker.id)
         self.liveness.join(worker, wake)
-        await self._write(changes.record, [feed.joined(worker)])
+        if is_new:
+            await self._write(changes.record, [feed.joined(worker)])
 
     @asynccontextmanager
     async def watching(self, notice: Callable[[], None]) -> AsyncIterator[None]:
@@ -149,7 +151,7 @@ def create_database() -> sqlite3.Connection:
 @dataclass(slots=True)
 class LocalWorker:
     info: WorkerInfo
-    wake: Callable[[Wake], None]
+    wake: Callable[[Wake], None] | None
     loop: asyncio.AbstractEventLoop
     seen_at: Millis = 0
     heartbeat: int = 0
@@ -164,18 +166,27 @@ class LocalWorkers:
         self._readers: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
         self._heartbeats = count(1)  # of all workers: one that leaves and joins again has a new number
 
-    def join(self, info: WorkerInfo, wake: Callable[[Wake], None]) -> None:
+    def join(self, info: WorkerInfo, wake: Callable[[Wake], None] | None) -> None:
         self._workers[info.id] = LocalWorker(info, wake, asyncio.get_running_loop())
         self.beat(info.id)
 
     def leave(self, worker: str) -> None:
         self._workers.pop(worker, None)
 
-    def beat(self, worker: str, stuck: int = 0) -> None:
-        if (local := self._workers.get(worker)) is not None:
-            local.info = replace(local.info, stuck=stuck)
-            local.seen_at = self._clock.now()
-            local.heartbeat = next(self._heartbeats)
+    def beat(self, worker: str, stuck: int = 0) -> bool:
+        """Record a heartbeat; return False if there is no such worker."""
+        if (local := self._workers.get(worker)) is None:
+            return False
+        local.info = replace(local.info, stuck=stuck)
+        local.seen_at = self._clock.now()
+        local.heartbeat = next(self._heartbeats)
+        return True
+
+    def forget(self, worker: str, heartbeat: object) -> None:
+        """Remove a remote worker, unless it has sent another heartbeat than this one."""
+        local = self._workers.get(worker)
+        if local is not None and local.info.remote and local.heartbeat == heartbeat:
+            del self._workers[worker]
 
     def dead(self, worker: str) -> bool:
         """Return whether the worker is certainly dead: it has left, or has never joined."""
@@ -213,7 +224,8 @@ class LocalWorkers:
         about = frozenset(queues)
         for local in list(self._workers.values()):
             wanted = not about or EVERY_QUEUE in local.info.queues or not about.isdisjoint(local.info.queues)
-            if heard := wake if wanted else wake & ~Wake.JOBS:
+            heard = wake if wanted else wake & ~Wake.JOBS
+            if heard and local.wake is not None:
                 with suppress(RuntimeError):  # the loop is closed, so there is no worker to wake
                     call_soon(local.loop)(local.wake, heard)
 

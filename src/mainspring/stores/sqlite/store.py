@@ -168,11 +168,11 @@ class SqlStore(ABC):
             self.liveness.leave(worker)
 
     async def heartbeat(self, worker: str, held: Mapping[str, int], *, stuck: int = 0) -> Pulse:
-        self.liveness.beat(worker, stuck)
+        known = self.liveness.beat(worker, stuck)
         self._watch.dead.discard(worker)
         if not held:
-            return Pulse()
-        return await self._read(maintenance.pulse, worker, held)
+            return Pulse(known=known)
+        return replace(await self._read(maintenance.pulse, worker, held), known=known)
 
     async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
         watch = self._watch
@@ -185,6 +185,8 @@ class SqlStore(ABC):
         gone = [(worker, self._death_of(worker)) for worker in holders if worker in watch.dead]
         swept = [feed.died(worker) for worker in self.liveness.sweep()]
         taken: list[list[Takeover]] = await self._write(maintenance.take_over, gone) if gone else []
+        for worker in watch.dead:
+            self.liveness.forget(worker, watch.last_heartbeat(worker))
         taken += await self._write(maintenance.take_stalled, late) if late else []
         if swept:
             await self._write(changes.record, swept)
@@ -340,7 +342,7 @@ class SqliteStore(SqlStore):
         super().__init__(clock, lease, stall_grace, patience)
         self.file = DatabaseFile(path, busy_timeout=busy_timeout)
         self.url = f"sqlite:///{str(self.file.path).translate(QUOTED)}"
-        self.liveness: Liveness = Liveness(self.file.path)
+        self.liveness: Liveness = Liveness(self.file.path, lease)
         self._timekeeper = Timekeeper(self.liveness.directory, self.clock)
         self._threads: _Threads | None = None
         self._opening = threading.Lock()
@@ -426,14 +428,17 @@ class SqliteStore(SqlStore):
 
     # -- workers ------------------------------------------------------------------------------
 
-    async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None]) -> None:
+    async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None] | None) -> None:
         self._open()
         self._stop_listening(worker.id)
         with self.file.errors():
-            listening = self.liveness.join(worker)
-        self._listeners[worker.id] = Listener(listening, self.file, worker.queues, wake)
-        joined = self._write(changes.record, [feed.joined(worker)], durable=False)
-        joined.add_done_callback(forget_error)  # not awaited: a locked file must not keep a worker from starting
+            is_new = not self.liveness.heartbeat_of(worker.id)
+            listening = self.liveness.join(worker, listen=wake is not None)
+        if wake is not None:
+            self._listeners[worker.id] = Listener(listening, self.file, worker.queues, wake)
+        if is_new:  # not awaited: a locked file must not keep a worker from starting
+            joined = self._write(changes.record, [feed.joined(worker)], durable=False)
+            joined.add_done_callback(forget_error)
 
     async def leave(self, worker: str) -> None:
         self._stop_listening(worker)
