@@ -149,6 +149,12 @@ class Feature:
         hands out slots or the like must detect dead holders itself.
         """
 
+    def disown(self, jobs: Sequence[Candidate]) -> None:
+        """Forget jobs that have just passed: they run in another program, and any process may hear of their end."""
+
+    async def adopt(self, jobs: Sequence[Candidate]) -> None:
+        """Note again what `disown` forgot, perhaps in another process. `ended` follows."""
+
     async def settled(self) -> None:
         """Return when it has no operation under way at the store."""
 
@@ -250,6 +256,16 @@ class Features:
     async def ended(self, claims: Sequence[Claim], results: Mapping[str, RunResult] | None = None) -> None:
         for feature, jobs in self._jobs_of_each(claims, results):
             await feature.ended(jobs)
+
+    def disown(self, claims: Sequence[Claim]) -> None:
+        """Forget claims that have passed, because another process may hear of their end."""
+        for feature, jobs in self._jobs_of_each(claims):
+            feature.disown(jobs)
+
+    async def adopt(self, claims: Sequence[Claim]) -> None:
+        """Get ready to hear of the end of runs that were disowned. `ended` must follow."""
+        for feature, jobs in self._jobs_of_each(claims):
+            await feature.adopt(jobs)
 
     async def settled(self) -> None:
         """Wait until no feature has an operation under way: after this, a stopping worker may close the store."""

@@ -7,7 +7,7 @@ to a probe. So a service that works costs one read per second.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -135,6 +135,21 @@ class Breakers:
             with view.lock:
                 view.probes |= granted
         return granted
+
+    def disown(self, name: str, call_ids: Collection[str]) -> None:
+        """Forget probes: another process may hear of their results."""
+        view = self.circuits.view(name)
+        with view.lock:
+            view.probes -= set(call_ids)
+
+    async def adopt(self, name: str, call_ids: Collection[str]) -> None:
+        """Note which of these calls are probes, granted here or in another process."""
+        view, now = self.circuits.view(name), self._services.store.clock.now()
+        current = await self.circuits.current(name, self._of(name), now)
+        if current.phase is not Phase.CLOSED:  # another process may have granted the probe a moment ago
+            current = await self.circuits.sync(name, self._of(name))
+        with view.lock:
+            view.probes |= current.probes.keys() & set(call_ids)
 
     async def recheck(self, name: str) -> BreakerAdmission:
         """Return how the breaker stands now, for jobs that were admitted earlier. No probe is granted."""

@@ -68,6 +68,14 @@ class BreakersFeature(Feature):
             return None  # for example, the result could not be stored
         return self._breakers.verdict(job.option, job.run_result.error)
 
+    def disown(self, jobs: Sequence[Candidate]) -> None:
+        for job in jobs:
+            self._breakers.disown(job.option, [job.claim.id])
+
+    async def adopt(self, jobs: Sequence[Candidate]) -> None:
+        for name in dict.fromkeys(job.option for job in jobs):
+            await self._breakers.adopt(name, [job.claim.id for job in jobs if job.option == name])
+
     async def state_changed(self) -> None:
         await self._breakers.circuits.refresh()
 

@@ -22,6 +22,7 @@ from mainspring.features.limits.rules import (
     LimitDecision,
     LimitRequest,
     Prefetch,
+    Release,
     Wait,
     cases,
     decide,
@@ -158,8 +159,7 @@ class LimitCoordinator:
         return decision
 
     async def _decide_cases(self, left: list[list[LimitRequest]], decision: LimitDecision) -> None:
-        # jobs were suspended: look at the current state, not at a remembered one
-        looks = any(isinstance(request, Wait) for requests in left for request in requests)
+        looks = any(needs_current_state(request) for requests in left for request in requests)
         for number in range(1, MAX_TRIES + 1):
             left = await self._try(left, decision, trusted=not looks and number == 1)
             if not left:
@@ -403,3 +403,8 @@ def nobody_left(document: Document, missing: int, now: Millis) -> Write:
     else:
         state.waiting = False
     return write_of(document.key, state, document, now)
+
+
+def needs_current_state(request: LimitRequest) -> bool:
+    """Return whether a remembered state may be too old: jobs were suspended, or another process holds what it frees."""
+    return isinstance(request, Wait) or (isinstance(request, Release) and request.adopted)

@@ -8,8 +8,10 @@ hands the slot to it.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from weakref import WeakKeyDictionary
@@ -173,6 +175,18 @@ class LimitsFeature(Feature):
         runs = [(job.claim.id, job.claim.token) for job in jobs]
         if releases := [self._inside[run][0] for run in runs if run in self._inside]:
             await self._hand_over(releases)
+
+    def disown(self, jobs: Sequence[Candidate]) -> None:
+        for job in jobs:
+            if (inside := self._inside.pop((job.claim.id, job.claim.token), None)) is not None:
+                self._loop().standbys.left(inside[0], math.inf)
+
+    async def adopt(self, jobs: Sequence[Candidate]) -> None:
+        """Note what runs hold by the limits that hold now. What a changed limit leaves behind, the timer frees."""
+        for job in jobs:
+            with suppress(InvalidPayload):  # then it had no slot
+                _, release = requests_of(job, self._declared.tickets(job.claim))
+                self._let_in(replace(release, adopted=True))
 
     async def _hand_over(self, releases: Sequence[Release]) -> None:
         """Give slots back. Jobs that wait here for one of them get it by the same write."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 from mainspring.clock import duration, shown
 from mainspring.errors import ConfigurationError, InvalidPayload
 from mainspring.job import Claim
+from mainspring.json_text import read_object
 from mainspring.names import problem_of
 from mainspring.services import TaskInfo
 from mainspring.stores.documents import Key
@@ -269,6 +271,8 @@ class DeclaredLimits:
 
     def _tickets(self, task: str, queue: str, payload: str) -> tuple[Ticket, ...]:
         def view() -> Any:
+            if task not in self._tasks:  # its jobs run in other programs
+                return SimpleNamespace(**read_object(payload))
             try:
                 return self._tasks[task].payload.view(payload)
             except InvalidPayload as error:

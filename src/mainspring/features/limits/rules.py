@@ -31,6 +31,7 @@ class Release:
     tickets: tuple[Ticket, ...]
     had_turn: bool = False  # it did not ask for its turn of a fair key, as it had it when it was claimed
     spare: int = 0  # how many more jobs to wake, so that they wait in this worker for the next free slots
+    adopted: bool = False  # perhaps another process has acquired what this one releases
 
 
 @dataclass(frozen=True, slots=True)
