@@ -29,6 +29,7 @@ from mainspring.features.people.occasions import Occasions
 from mainspring.features.schedules.api import Schedules
 from mainspring.job import TRANSITIONS
 from mainspring.jobs import Jobs
+from mainspring.leases import Lease, Leases, Lessee
 from mainspring.options import EnqueueOptions
 from mainspring.testing import Kit, VirtualTime, manual
 from mainspring.worker import WorkerSettings
@@ -68,7 +69,7 @@ def test_every_error_is_in_the_tree() -> None:
 
 APIS = (
     Mainspring, Jobs, Batches, BatchHandle, Breakers, Limits, Schedules, People, Occasions, Worker, JobHandle, Task,
-    Item, Context, Kit, VirtualTime,
+    Item, Context, Kit, VirtualTime, Leases, Lessee, Lease,
 )  # fmt: skip
 INTERNAL = {"BreakerAdmission", "Claims", "EnqueueOptions", "Parts", "Payload"}  # of methods that programs do not call
 

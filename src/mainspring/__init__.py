@@ -91,6 +91,7 @@ if TYPE_CHECKING:
         preview_schedule,
         tzdata_version,
     )
+    from mainspring.leases import Lease, Lessee
     from mainspring.worker import Worker
 
 __all__ = [
@@ -129,6 +130,8 @@ __all__ = [
     "JobFailed",
     "JobHandle",
     "JobNotFound",
+    "Lease",
+    "Lessee",
     "Limit",
     "Mainspring",
     "MainspringError",
@@ -193,6 +196,7 @@ LAZY = {
         ),
         "mainspring.features.schedules.rules",
     ),
+    **dict.fromkeys(("Lease", "Lessee"), "mainspring.leases"),
     "Worker": "mainspring.worker",
 }  # fmt: skip
 

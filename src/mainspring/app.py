@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from mainspring.changes import ChangeStream
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from mainspring.features.schedules.api import Schedules, When
     from mainspring.features.schedules.rules import Policies
     from mainspring.published import PublishedTasks
+
+    from mainspring.leases import Leases
     from mainspring.worker import Worker, WorkerOptions
 
 P = ParamSpec("P")
@@ -544,6 +546,13 @@ class Mainspring:
             return function
 
         return decorate
+
+    @cached_property
+    def leases(self) -> Leases:
+        """Work on jobs by your own means: claim them, report about them and end them outside of a handler."""
+        from mainspring.leases import Leases
+
+        return Leases(self.runtime)
 
     def worker(self, **options: Unpack[WorkerOptions]) -> Worker:
         """Make a worker for this application: `app.worker(queues=["mail"]).run()`, or `async with app.worker():`."""

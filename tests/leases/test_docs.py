@@ -1,0 +1,61 @@
+"""The examples of docs/leases.md work as printed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainspring import Status
+
+PAGE = (Path(__file__).parents[2] / "docs" / "leases.md").read_text("utf-8")
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n# own_worker\.py\n(.*?)```", PAGE, re.DOTALL)
+    names: dict[str, Any] = {"__name__": "own_worker"}
+    exec(code, names)  # noqa: S102 - our own documentation
+    return names
+
+
+async def test_the_worker_of_the_page_does_its_jobs(
+    program: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    app, stop = program["app"], asyncio.Event()
+    working = asyncio.create_task(program["work"](stop))
+    handle = await program["print_labels"].enqueue(order=7, copies=2)
+    job = await handle.wait(timeout=20)
+    stop.set()
+    await working
+    assert (job.status, job.result) == (Status.COMPLETED, 2)
+    assert [step.name for step in await handle.steps()] == ["copy 1", "copy 2"]
+    assert capsys.readouterr().out.count("label of order 7") == 2
+    await app.close()
+
+
+async def test_the_worker_of_the_page_stops_when_its_job_is_cancelled(program: dict[str, Any]) -> None:
+    app, stop = program["app"], asyncio.Event()
+    handle = await program["print_labels"].enqueue(order=7, copies=5)
+
+    async def cancel(_: int) -> None:
+        await handle.cancel(reason="wrong order")
+
+    program["print_one"] = cancel
+    working = asyncio.create_task(program["work"](stop))
+    job = await handle.wait(timeout=20)
+    stop.set()
+    await working
+    assert (job.status, job.reason) == (Status.CANCELLED, "wrong order")
+    await app.close()
+
+
+def test_every_reply_and_field_of_the_pulse_is_on_the_page() -> None:
+    from mainspring.leases import Lease, Pulse, Reply
+
+    for name in (*Reply, *Pulse.__dataclass_fields__, *Lease.__dataclass_fields__):
+        assert f"`{name}`" in PAGE or name.startswith("_")
