@@ -51,9 +51,8 @@ if TYPE_CHECKING:
     from mainspring.features.people.occasions import Occasions
     from mainspring.features.schedules.api import Schedules, When
     from mainspring.features.schedules.rules import Policies
-    from mainspring.published import PublishedTasks
-
     from mainspring.leases import Leases
+    from mainspring.published import PublishedTasks
     from mainspring.worker import Worker, WorkerOptions
 
 P = ParamSpec("P")
