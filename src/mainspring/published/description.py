@@ -87,7 +87,7 @@ def describe(task: Task[..., Any, Any]) -> Description:
     summary = (inspect.getdoc(task.function) or "").partition("\n")[0][:MAX_SUMMARY_CHARS]
     options, defaults = to_data(task.options), defaults_data(task.shared.defaults)
     return Description(
-        task.name, schema, problem, summary, options, defaults, tuple(task.steps), chunk=task.chunk is not None
+        task.name, schema, problem, summary, options, defaults, tuple(task.plan), chunk=task.chunk is not None
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 from mainspring.errors import ConfigurationError, InvalidPayload
 from mainspring.features.delivery.options import Window
+from mainspring.features.durable.plan import StepPlan
 from mainspring.json_schema import SchemaCheck
 from mainspring.options import Defaults, EnqueueOptions, checked
 from mainspring.published.description import Description, defaults_of, from_data
@@ -31,7 +32,7 @@ class RemoteTask:
         self.name = name
         self.description = description
         self.options: EnqueueOptions = {} if description is None else from_data(description.options)
-        self.steps: tuple[str, ...] = () if description is None else description.steps
+        self.plan = StepPlan(dict.fromkeys(() if description is None else description.steps))
         self.payload = RemotePayload(name, description)
         self._defaults: Defaults = shared.defaults if description is None else defaults_of(description.defaults)
 

@@ -420,7 +420,7 @@ async def test_a_save_larger_than_one_transaction_is_written(store: FreshStore) 
     assert await store.count(Filter(queues=("children",))) == 60
 
 
-@pytest.mark.parametrize(("steps", "transactions"), [(3, 1), (4, 2)])
+@pytest.mark.parametrize(("steps", "transactions"), [(2, 1), (3, 2)])
 async def test_a_save_that_just_fits_is_one_transaction(store: FreshStore, steps: int, transactions: int) -> None:
     """Of a hundred items: the mark on the job, three for each that has a key and waits for another, and the steps."""
     await join(store, "w1")

@@ -37,6 +37,7 @@ from mainspring.stores.dynamodb.items import (
     to_attributes,
     ttl,
 )
+from mainspring.stores.dynamodb.journal import JOURNAL, recorded_update
 from mainspring.stores.dynamodb.table import TRANSACTION, Action, Doubts, Refused, Table, together
 from mainspring.stores.dynamodb.values import (
     Condition,
@@ -51,7 +52,9 @@ from mainspring.stores.dynamodb.values import (
     unpack,
     update,
 )
+from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import Conclusion, JobState, conclude, note_inserted, refuse_illegal, storable
+from mainspring.stores.feed import LONGEST_TEXT, ChangeKind, Entry
 
 log = get_log("mainspring.dynamodb")
 
@@ -69,6 +72,7 @@ class ItemChanges:
     attempt: Row | None
     wakeup: wakeups.PendingWakeup | None = None  # wakes the jobs that wait for this job's end
     more: list[Action] = field(default_factory=list)  # other writes of the same transaction
+    entries: list[Entry] = field(default_factory=list)  # for the change feed
 
 
 async def ack(table: Table, outcomes: Sequence[Outcome]) -> list[Status | None]:
@@ -134,12 +138,7 @@ async def ack_plain(table: Table, outcomes: Mapping[int, Outcome]) -> dict[int, 
     decisions = {number: decide(table, outcome.ref, outcome, mark) for number, outcome in outcomes.items()}
     try:
         results = await table.update_many(
-            [
-                ItemUpdate(
-                    table.job_key(outcome.job_id), decisions[number].changes, fence(outcome.ref, decisions[number])
-                )
-                for number, outcome in outcomes.items()
-            ]
+            [plain_update(table, outcome, decisions[number]) for number, outcome in outcomes.items()]
         )
     except BaseException:
         for outcome in outcomes.values():
@@ -155,6 +154,11 @@ async def ack_plain(table: Table, outcomes: Mapping[int, Outcome]) -> dict[int, 
     return {number: decisions[number].status for number in done}
 
 
+def plain_update(table: Table, outcome: Outcome, decision: ItemChanges) -> ItemUpdate:
+    where, conditions = table.job_key(outcome.job_id), fence(outcome.ref, decision)
+    return recorded_update(table, outcome.job_id, ItemUpdate(where, decision.changes, conditions), decision.entries)
+
+
 def is_ours(refused: Refused, mark: str) -> bool:
     """Return whether this ack has written the job: a write that was repeated after its answer got lost."""
     return str(unpack(refused.item or {}).get("acked")).startswith(mark)
@@ -166,13 +170,18 @@ def named_by(outcome: Outcome) -> frozenset[str]:
     return named_among(outcome.follow_ups) | ({own} if own else frozenset())
 
 
-async def take_over(table: Table, outcome: Outcome) -> Status | None:
+async def take_over(table: Table, job: JobState, outcome: Outcome) -> Status | None:
     """End a run in place of its worker. Neither must take the other's write for its own, so it shares no doubts."""
-    return await ack_one(table, outcome, {})
+    return await ack_one(table, outcome, {}, feed.stalled([(job, outcome)]))
 
 
-async def ack_one(table: Table, outcome: Outcome, doubts: Doubts) -> Status | None:
-    """Write one outcome; return the new status, or None if the claim was lost."""
+async def ack_one(
+    table: Table, outcome: Outcome, doubts: Doubts, entries_before: Sequence[Entry] = ()
+) -> Status | None:
+    """Write one outcome; return the new status, or None if the claim was lost.
+
+    The change feed gets `entries_before` before the entry about the outcome.
+    """
     mark, given = new_id(), outcome
     inserts = PendingInserts(table, outcome.follow_ups, named_by(outcome))
     await register_queues(table, {job.queue for job in outcome.follow_ups})
@@ -187,6 +196,7 @@ async def ack_one(table: Table, outcome: Outcome, doubts: Doubts) -> Status | No
         if row is None or row["token"] != outcome.token or status_of(row) is not Status.RUNNING:
             return written_before(row, outcome, doubts, mark)
         decision = decide(table, row, outcome, mark)
+        decision.entries[:0] = entries_before
         try:
             await write(table, row, decision, inserts)
         except ConditionFailed as failed:
@@ -237,6 +247,7 @@ def decide(table: Table, row: Row, outcome: Outcome, mark: str) -> ItemChanges:
         changes["steps"] = True
     changes |= place_of(row | changes, status, table.shards)
     decision = ItemChanges(status, fitted(row, changes), run_item(job, conclusion, now))
+    decision.entries = feed.ended([(job, conclusion)], [outcome]) if table.recording else []
     decision.more = steps.puts(row["SK"], outcome.steps)
     if status in FINISHED:
         decision.wakeup = wakeups.wakeup_for(row)
@@ -296,10 +307,14 @@ def fence(row: Row, decision: ItemChanges) -> list[Condition]:
 
 
 async def write(table: Table, row: Row, decision: ItemChanges, inserts: PendingInserts) -> None:
-    change = update(table.job_key(row["SK"]), decision.changes, only_if=fence(row, decision))
-    actions: list[Action] = [("Update", change), *inserts.actions(1), *decision.more]
+    rest = [*inserts.actions(1), *decision.more]
+    lines = inserts.hint.journal(row["SK"], decision.entries)
+    append = {JOURNAL: lines} if lines else None
+    change = update(table.job_key(row["SK"]), decision.changes, append=append, only_if=fence(row, decision))
+    actions: list[Action] = [("Update", change), *rest]
     if decision.attempt is not None:
         actions.append(("Put", put(decision.attempt)))
+    actions += inserts.hint.actions()
     if len(actions) == 1:
         await table.update(change)
         return
@@ -333,8 +348,7 @@ async def report(table: Table, reports: Sequence[ProgressReport]) -> set[str]:
 async def report_one(table: Table, progress: ProgressReport) -> bool:
     changes: Mapping[str, Any] = {"progress": progress.fraction, "note": storable(progress.note)}
     held = [equals("token", progress.token), equals("status", WORDS[Status.RUNNING])]
-    try:
-        await table.update(update(table.job_key(progress.job_id), changes, only_if=held))
-    except ConditionFailed:
-        return False
-    return True
+    told = [Entry(ChangeKind.PROGRESSED, data={"fraction": progress.fraction, "note": changes["note"][:LONGEST_TEXT]})]
+    change = ItemUpdate(table.job_key(progress.job_id), changes, held)
+    (result,) = await table.update_many([recorded_update(table, progress.job_id, change, told)])
+    return not isinstance(result, Refused)

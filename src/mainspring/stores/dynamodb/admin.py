@@ -12,6 +12,7 @@ from mainspring.ids import new_id
 from mainspring.stores.audit import note_of_halt, note_of_resume
 from mainspring.stores.documents import By, Note
 from mainspring.stores.dynamodb import halts, steps, wakeups
+from mainspring.stores.dynamodb.changes import refresh_recording
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of
 from mainspring.stores.dynamodb.insertion import (
@@ -35,13 +36,28 @@ from mainspring.stores.dynamodb.items import (
     to_attributes,
     ttl,
 )
+from mainspring.stores.dynamodb.journal import JOURNAL, Hint
 from mainspring.stores.dynamodb.read import JobSearch
 from mainspring.stores.dynamodb.table import Action as Write
 from mainspring.stores.dynamodb.table import Table, together
-from mainspring.stores.dynamodb.values import Condition, Row, absent, delete, equals, exists, pack, put, unpack, update
+from mainspring.stores.dynamodb.values import (
+    Condition,
+    Row,
+    absent,
+    delete,
+    equals,
+    exists,
+    has_size,
+    pack,
+    put,
+    unpack,
+    update,
+)
+from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import Conclusion, Place
 from mainspring.stores.engine.change import ALLOWED, ChangePlan, ChangeRequest, Key, note_of, plan, wanted_keys
 from mainspring.stores.engine.halts import combined
+from mainspring.stores.feed import Entry
 from mainspring.stores.protocol import Action, Changed, Halt, Wake
 
 LINE_RETENTION: Millis = 400 * 86_400_000  # of an operation in a job's history
@@ -64,6 +80,7 @@ class Effect:
 
 
 async def change(table: Table, request: ChangeRequest) -> Changed:
+    await refresh_recording(table)
     search = await JobSearch.start(table, request.where, newest_first=False, beyond=request.cursor)
     found: list[Row] = []
     while len(found) <= request.limit:
@@ -124,16 +141,17 @@ async def change_one(table: Table, row: Row, request: ChangeRequest) -> ChangePl
     found = await key_of(table, wanted[0]) if wanted else None
     holder = await live_holder(table, found)
     planned = plan(request, [job], {wanted[0]: holder} if holder else {}, table.clock.now())
+    recorded = Recorded(request, Hint(table), [*feed.ended(planned.ended), *feed.by_hand(planned, request)])
     for _, conclusion in planned.ended:
-        await cancel(table, row, conclusion, request)
+        await cancel(table, row, conclusion, recorded)
     if planned.requested:
-        await ask_to_stop(table, row, planned.columns, request)
+        await ask_to_stop(table, row, planned.columns, recorded)
     elif planned.updated:
-        await change_live(table, row, planned.columns, request)
+        await change_live(table, row, planned.columns, recorded)
     elif planned.restored:
-        await restore(table, row, planned.columns, found, request)
+        await restore(table, row, planned.columns, found, recorded)
     elif planned.deleted:
-        await remove(table, row)
+        await remove(table, row, recorded)
     for before, after in planned.moves():
         count_move(table, row, before, after)
     table.local_workers.wake(planned.woken)
@@ -189,27 +207,42 @@ def count_move(table: Table, row: Row, before: Place, after: Place | None, expir
         table.counts.add(*after, 1, day_of(after[1], expires_at))
 
 
-async def write(table: Table, row: Row, changes: Mapping[str, Any], request: ChangeRequest, *more: Write) -> None:
-    change = update(table.job_key(row["SK"]), changes, only_if=unchanged(row))
-    await table.transact(("Update", change), *more, *line(table, row, request))
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A change by hand, and what it adds to the change feed."""
+
+    request: ChangeRequest
+    hint: Hint
+    entries: Sequence[Entry]
+
+    def update(self, table: Table, row: Row, changes: Mapping[str, Any], only_if: Sequence[Condition]) -> Write:
+        lines = self.hint.journal(row["SK"], self.entries)
+        append = {JOURNAL: lines} if lines else None
+        return "Update", update(table.job_key(row["SK"]), changes, append=append, only_if=only_if)
+
+
+async def write(table: Table, row: Row, changes: Mapping[str, Any], recorded: Recorded, *more: Write) -> None:
+    change = recorded.update(table, row, changes, unchanged(row))
+    await table.transact(change, *more, *line(table, row, recorded.request), *recorded.hint.actions())
 
 
 # -- cancel ---------------------------------------------------------------------------------------------
 
 
-async def ask_to_stop(table: Table, row: Row, columns: Mapping[str, Any], request: ChangeRequest) -> None:
+async def ask_to_stop(table: Table, row: Row, columns: Mapping[str, Any], recorded: Recorded) -> None:
     """Ask a running job to stop: its worker is notified and ends it."""
     same = [equals("status", row["status"]), equals("token", row["token"])]
-    change = update(table.job_key(row["SK"]), to_attributes(columns), only_if=same)
-    await table.transact(("Update", change), *line(table, row, request))
+    change = recorded.update(table, row, to_attributes(columns), same)
+    await table.transact(change, *line(table, row, recorded.request), *recorded.hint.actions())
     table.local_workers.warn(row.get("locked_by", ""))
 
 
-async def cancel(table: Table, row: Row, conclusion: Conclusion, request: ChangeRequest) -> None:
+async def cancel(table: Table, row: Row, conclusion: Conclusion, recorded: Recorded) -> None:
     """Cancel a waiting job at once."""
     changes = to_attributes(conclusion.columns()) | place_of(row, conclusion.status, table.shards)
     wakeup = wakeups.wakeup_for(row)
-    await write(table, row, changes, request, *left_by(wakeup, steps.note_of_end(row, changes["expires_at"])))
+    left = left_by(wakeup, steps.note_of_end(row, changes["expires_at"]))
+    await write(table, row, changes, recorded, *left)
     queue = row["queue"]
     count_move(table, row, (queue, status_of(row)), (queue, conclusion.status), changes["expires_at"])
     await forget_key(table, row)
@@ -232,7 +265,7 @@ async def finish_waits(table: Table, row: Row, wakeup: wakeups.PendingWakeup | N
 # -- retry and edit ---------------------------------------------------------------------------------------
 
 
-async def change_live(table: Table, row: Row, columns: Mapping[str, Any], request: ChangeRequest) -> None:
+async def change_live(table: Table, row: Row, columns: Mapping[str, Any], recorded: Recorded) -> None:
     """Give a waiting job new values, and another place in the index if it needs one."""
     changes = to_attributes(columns)
     if "error" in columns:
@@ -241,21 +274,19 @@ async def change_live(table: Table, row: Row, columns: Mapping[str, Any], reques
     checked(pack(after))
     changes |= place_waiting(after, table.shards)
     await register_queues(table, {after["queue"]})
-    await write(table, row, changes, request, *await forgotten_steps(table, row, request))
+    await write(table, row, changes, recorded, *await forgotten_steps(table, row, recorded.request))
 
 
-async def restore(
-    table: Table, row: Row, columns: Mapping[str, Any], found: Row | None, request: ChangeRequest
-) -> None:
+async def restore(table: Table, row: Row, columns: Mapping[str, Any], found: Row | None, recorded: Recorded) -> None:
     """Make a finished job live again with these values. It takes its dedupe key, whose item was `found`."""
     finished = dict.fromkeys(("result", "finished_at", "expires_at", "worker", "claimed_at"))
     changes = to_attributes({**columns, **finished}) | {"traceback": None}
     changes |= place_waiting(row | changes, table.shards)
-    more = await forgotten_steps(table, row, request)
+    more = await forgotten_steps(table, row, recorded.request)
     if "dedupe_key" in row:
         changes["dedupe_version"] = new_id()
         more.append(take_key(row, found, changes["dedupe_version"]))
-    await write(table, row, changes, request, *more)
+    await write(table, row, changes, recorded, *more)
 
 
 async def forgotten_steps(table: Table, row: Row, request: ChangeRequest) -> list[Write]:
@@ -285,11 +316,16 @@ def take_key(row: Row, found: Row | None, version: str) -> Write:
 # -- delete ---------------------------------------------------------------------------------------------
 
 
-async def remove(table: Table, row: Row) -> None:
+async def remove(table: Table, row: Row, recorded: Recorded) -> None:
     """Delete a job with its history, and the dedupe key that would outlive it."""
     wakeup = wakeups.wakeup_for(row)
-    gone = delete(table.job_key(row["SK"]), unchanged(row))
-    if left := [*left_by(wakeup, steps.note(row, table.clock.now())), *await free_key(table, row)]:
+    hint, journal = recorded.hint, row.get(JOURNAL, [])
+    hint.carry(row, journal)
+    hint.add(recorded.entries)
+    same_journal = [has_size(JOURNAL, len(journal))] if journal else [absent(JOURNAL)] if hint.is_on else []
+    gone = delete(table.job_key(row["SK"]), [*unchanged(row), *same_journal])
+    left = [*left_by(wakeup, steps.note(row, table.clock.now())), *await free_key(table, row), *hint.actions()]
+    if left:
         await table.transact(("Delete", gone), *left)
     else:
         await table.delete(gone)
@@ -326,7 +362,7 @@ async def halt(table: Table, wanted: Halt) -> Halt:
 
 
 async def resume(table: Table, by: By, queue: str | None) -> bool:
-    if not await halts.remove(table, queue):
+    if not await halts.remove(table, queue, by.actor):
         return False
     await write_entry(table, note_of_resume(by, queue))
     table.local_workers.wake([queue or "*"])

@@ -15,6 +15,7 @@ from mainspring.ids import new_id
 from mainspring.job import Move, Outcome, Status
 from mainspring.stores.dynamodb import halts, wakeups
 from mainspring.stores.dynamodb.acks import ack
+from mainspring.stores.dynamodb.changes import refresh_recording
 from mainspring.stores.dynamodb.items import (
     ASIDE,
     PLACES,
@@ -31,10 +32,12 @@ from mainspring.stores.dynamodb.items import (
     unstamp,
     waiting_place,
 )
+from mainspring.stores.dynamodb.journal import note_recording, recorded_update
 from mainspring.stores.dynamodb.table import Refused, Table, owned, together
-from mainspring.stores.dynamodb.values import Condition, ItemUpdate, Row, equals, unpack
+from mainspring.stores.dynamodb.values import Condition, ItemUpdate, Row, equals, pack, unpack
 from mainspring.stores.dynamodb.workers import revive, worker_key
 from mainspring.stores.engine.claim import Level, claimed, earliest, ends, knows, shares
+from mainspring.stores.feed import ChangeKind, Entry
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
 
 PRIORITIES = 4
@@ -104,6 +107,7 @@ class TaskEntries:
 
 
 async def claim(table: Table, request: ClaimRequest) -> Claims:
+    await refresh_recording(table)
     standing = await halts.standing(table, consistent=False)  # only a hint: `confirm` reads them consistently
     if any(halt.queue is None for halt in standing):
         return Claims([], next_due=earliest(ends(standing, {None})))
@@ -350,6 +354,8 @@ async def take(table: Table, request: ClaimRequest, chosen: Sequence[IndexEntry]
     asked = [asked_for(table, request, entry, now) for entry in chosen]
     request.tried.update(entry.id for entry in chosen)
     before = await table.update_many(asked)
+    if table.recording is not None:
+        before = await with_items(table, chosen, before)
     results = zip(asked, before, strict=True)
     taken = [row for change, answer in results if (row := row_after(change, answer, request)) is not None]
     for row in taken:
@@ -369,7 +375,20 @@ def asked_for(table: Table, request: ClaimRequest, entry: IndexEntry, now: Milli
         "rank": entry.id,
     }
     still_there = [equals("place", entry.place), equals("rank", entry.rank)]
-    return ItemUpdate(table.job_key(entry.id), changes, still_there, {"token": 1})
+    change = ItemUpdate(table.job_key(entry.id), changes, still_there, {"token": 1})
+    return recorded_update(table, entry.id, change, [Entry(ChangeKind.STARTED, data={"worker": request.worker})])
+
+
+async def with_items(
+    table: Table, chosen: Sequence[IndexEntry], answers: Sequence[Row | Refused]
+) -> list[Row | Refused]:
+    """Read the jobs that were taken by transactions, which do not return items. `ours` recognises them."""
+    taken = [entry.id for entry, answer in zip(chosen, answers, strict=True) if not isinstance(answer, Refused)]
+    rows = {row["SK"]: row for row in await table.get_many([table.job_key(job_id) for job_id in taken])}
+    return [
+        answer if isinstance(answer, Refused) else Refused(pack(rows.get(entry.id, {})))
+        for entry, answer in zip(chosen, answers, strict=True)
+    ]
 
 
 def row_after(change: ItemUpdate, before: Row | Refused, request: ClaimRequest) -> Row | None:
@@ -416,6 +435,7 @@ async def confirm(table: Table, request: ClaimRequest, rows: Sequence[Row]) -> l
         return []
     read = await table.get_many([halts.ours(table), worker_key(request.worker)])
     by_partition = {row["PK"].partition("#")[0]: row for row in read}
+    note_recording(table, by_partition.get("halts"))
     standing = halts.still_standing(by_partition.get("halts"), table.clock.now())
     me = by_partition.get("workers")
     buried = me is not None and "buried" in me

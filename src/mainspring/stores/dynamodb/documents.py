@@ -28,6 +28,7 @@ from mainspring.stores.documents import (
 )
 from mainspring.stores.dynamodb import halts, wakeups
 from mainspring.stores.dynamodb.admin import note_actions
+from mainspring.stores.dynamodb.changes import refresh_recording
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed, Item
 from mainspring.stores.dynamodb.filters import unexpired
 from mainspring.stores.dynamodb.insertion import (
@@ -41,6 +42,7 @@ from mainspring.stores.dynamodb.insertion import (
 from mainspring.stores.dynamodb.items import PLACES, dedupe_key, key, stamp, text, text_of, ttl, unstamp
 from mainspring.stores.dynamodb.table import TRANSACTION, Action, Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, delete, equals, pack, put, put_item, size
+from mainspring.stores.engine import feed
 from mainspring.stores.engine.halts import refuse_while_halted
 from mainspring.stores.protocol import Wake
 
@@ -113,6 +115,8 @@ async def write(table: Table, bundles: Sequence[Bundle]) -> list[list[Inserted] 
     """Write bundles. Those that share a document or a dedupe key are written one after the other."""
     now = table.clock.now()
     jobs = list(chain.from_iterable(bundle.jobs for bundle in bundles))
+    if any(write.recorded for bundle in bundles for write in bundle.writes):
+        await refresh_recording(table)
     if jobs:
         await refuse_accepted_while_halted(table, bundles)
     attempts = [Attempt(table, bundle, now) for bundle in bundles]
@@ -212,6 +216,8 @@ class Attempt:
     async def _write(self) -> None:
         before = [*self._documents, *self._note]
         actions = [*before, *self._inserts.actions(len(before))]
+        self._inserts.hint.add(feed.documents(self._bundle.writes))
+        actions += self._inserts.hint.actions()
         if len(actions) > TRANSACTION:
             msg = f"a bundle of {len(actions)} items: DynamoDB writes at most {TRANSACTION} at once; make it smaller"
             raise StoreError(msg)

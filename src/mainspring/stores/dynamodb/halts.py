@@ -21,9 +21,12 @@ from mainspring.clock import Millis, to_datetime
 from mainspring.stores.dynamodb import workers
 from mainspring.stores.dynamodb.client import Item
 from mainspring.stores.dynamodb.items import key
+from mainspring.stores.dynamodb.journal import Hint, note_recording
 from mainspring.stores.dynamodb.table import Table
 from mainspring.stores.dynamodb.values import Row, update
+from mainspring.stores.engine import feed
 from mainspring.stores.engine.halts import serves
+from mainspring.stores.feed import Entry
 from mainspring.stores.protocol import Halt, WorkerInfo
 
 HALT_COPIES = 16  # of the item
@@ -42,7 +45,10 @@ def ours(table: Table) -> Item:
 
 async def standing(table: Table, *, consistent: bool = True) -> list[Halt]:
     """Return the halts that are in force."""
-    return still_standing(await table.get(ours(table), consistent=consistent), table.clock.now())
+    row = await table.get(ours(table), consistent=consistent)
+    if consistent:
+        note_recording(table, row)
+    return still_standing(row, table.clock.now())
 
 
 def still_standing(row: Row | None, now: Millis) -> list[Halt]:
@@ -78,20 +84,25 @@ async def write(table: Table, halt: Halt) -> Halt:
         "until": None if halt.until is None else halt.until.isoformat(),
         "accept": halt.accept,
     }
-    await write_all(table, {attribute_of(halt.queue): value}, add={NUMBER: 1})
+    await write_all(table, {attribute_of(halt.queue): value}, feed.halted(halt), add={NUMBER: 1})
     written = await table.get(ours(table), consistent=True) or {}
     return replace(halt, number=written[NUMBER])
 
 
-async def remove(table: Table, queue: str | None) -> bool:
+async def remove(table: Table, queue: str | None, actor: str) -> bool:
     """Remove a halt or pause; return whether it was in force."""
     found = any(halt.queue == queue for halt in await standing(table))
-    await write_all(table, {attribute_of(queue): None})
+    await write_all(table, {attribute_of(queue): None}, feed.halt_ended(actor, queue) if found else None)
     return found
 
 
-async def write_all(table: Table, changes: Mapping[str, Any], add: Mapping[str, float] | None = None) -> None:
-    await table.transact(*(("Update", update(copy_of(number), changes, add=add)) for number in range(HALT_COPIES)))
+async def write_all(
+    table: Table, changes: Mapping[str, Any], entry: Entry | None, add: Mapping[str, float] | None = None
+) -> None:
+    hint = Hint(table)
+    hint.add([] if entry is None else [entry])
+    copies = (("Update", update(copy_of(number), changes, add=add)) for number in range(HALT_COPIES))
+    await table.transact(*copies, *hint.actions())
 
 
 async def unconfirmed(table: Table, halt: Halt) -> list[WorkerInfo]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from mainspring.clock import Millis
 from mainspring.errors import StoreBusy, StoreError
@@ -17,11 +18,13 @@ from mainspring.job import FINISHED, FOREVER, Inserted, NewJob, Status
 from mainspring.stores.dynamodb import halts, wakeups
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed, Item
 from mainspring.stores.dynamodb.items import dedupe_key, new_row, stamp, status_of, ttl, unstamp
+from mainspring.stores.dynamodb.journal import JOURNAL, Hint
 from mainspring.stores.dynamodb.table import Action, Table, parts_that_fit, room_for_job, together
 from mainspring.stores.dynamodb.values import (
     Condition,
     Row,
     absent,
+    attribute,
     delete,
     equals,
     pack,
@@ -33,6 +36,7 @@ from mainspring.stores.dynamodb.values import (
 )
 from mainspring.stores.engine.creation import first_status
 from mainspring.stores.engine.halts import refuse_while_halted
+from mainspring.stores.feed import ChangeKind, Entry
 
 MAX_ITEM_BYTES = 400 * 1024  # the service's limit
 MAX_JOB_BYTES = 350 * 1024  # less than an item, to leave space for a traceback and the names of workers
@@ -107,9 +111,32 @@ async def register_queues(table: Table, queues: set[str]) -> None:
 
 async def insert_plain(table: Table, jobs: Sequence[NewJob], items: Mapping[str, Item]) -> None:
     """Insert jobs that are one item each. An item that exists already is a repeated insert."""
-    for job, new in zip(jobs, await table.insert_many([items[job.id] for job in jobs]), strict=True):
+    insert_many = table.insert_many if table.recording is None else partial(insert_recorded, table)
+    for job, new in zip(jobs, await insert_many([items[job.id] for job in jobs]), strict=True):
         if new:
             table.counts.add(job.queue, Status.PENDING, 1)
+
+
+async def insert_recorded(table: Table, items: Sequence[Item]) -> list[bool]:
+    """Insert jobs while changes are recorded; return for each whether it is new. Each takes a transaction."""
+    return await together([insert_one_recorded(table, item) for item in items])
+
+
+async def insert_one_recorded(table: Table, item: Item) -> bool:
+    hint = Hint(table)
+    try:
+        await table.transact(("Put", put_item(with_journal(item, hint), [absent("PK")])), *hint.actions())
+    except Cancelled as cancelled:
+        if not cancelled.failed(0):
+            raise
+        return False
+    return True
+
+
+def with_journal(item: Item, hint: Hint) -> Item:
+    """Return the item of a new job with the change that creates it."""
+    lines = hint.journal(item["SK"]["S"], [Entry(ChangeKind.CREATED)])
+    return {**item, JOURNAL: attribute(lines)} if lines else item
 
 
 async def insert_together(table: Table, inserts: PendingInserts) -> list[Inserted]:
@@ -118,7 +145,7 @@ async def insert_together(table: Table, inserts: PendingInserts) -> list[Inserte
         if not (actions := inserts.actions(0)):
             return inserts.answers()
         try:
-            await table.transact(*actions)
+            await table.transact(*actions, *inserts.hint.actions())
         except Cancelled as cancelled:
             await inserts.learn(cancelled)
         else:
@@ -141,9 +168,11 @@ class PendingInserts:
         self._answers: dict[int, Inserted] = {}  # for jobs that are not to be inserted
         self._keys: dict[int, Row] = {}  # the state of the jobs' dedupe keys
         self._put: dict[int, int] = {}  # job -> the number of its first action in the transaction
+        self.hint = Hint(table)  # its actions belong at the end of the transaction
 
     def actions(self, first: int) -> list[Action]:
         """Return the writes. `first` is the number of the first one in the transaction."""
+        self.hint = Hint(self._table)
         new = [number for number in range(len(self.jobs)) if number not in self._answers | self._twins]
         actions: list[Action] = []
         self._put = {}
@@ -155,7 +184,7 @@ class PendingInserts:
     def _actions_for(self, number: int) -> list[Action]:
         job, item = self.jobs[number], self._items[number]
         row = unpack(item)
-        actions: list[Action] = [("Put", put_item(item, [absent("PK")]))]
+        actions: list[Action] = [("Put", put_item(with_journal(item, self.hint), [absent("PK")]))]
         if job.dedupe_key is not None:
             actions.append(put_key(job, row, self._keys.get(number), self._now))
         if job.waits_for is not None:

@@ -23,6 +23,8 @@ There is one table with the keys PK and SK, and two sparse indexes: `places` (pl
     all queues ever used            Query PK=queues, SK=<queue>
     counts                          Query each PK=counts#<slot>, SK=<queue>#<day of expiry>
     the audit log, newest first     Query PK=audit, SK=<moment>#<operation>#<action>
+    changed jobs, for the feed      Query each PK=hints#<part>, SK=<hint>
+    the change feed                 Query PK=feed, SK=<number>
     version and number of shards    GetItem PK=system, SK=table
 
 A job is one item. A claim and the end of a run change only that item, under a condition, and the service moves its
@@ -208,10 +210,10 @@ ABSENT: Mapping[str, Any] = {
 
 ATTRIBUTE_NAMES = frozenset(ATTRIBUTES.get(name, name) for name in (*columns.JOB, "claimed_at")) - {"SK"} | {
     "acked", "action", "actor", "at", "awaited", "beat", "buried", "claim", "confirmed", "count", "data",
-    "data_zlib", "dedupe_version", "detail", "entry", "expiry", "halt", "info", "job_pk", "job_sk", "kept_job",
-    "kept_until", "kind", "lock_expires_at", "move", "name", "number", "operation", "output", "output_zlib",
-    "payload_zlib", "place", "process", "rank", "result_zlib", "seen_at", "shards", "steps", "stuck", "target",
-    "traceback", "version", "woken",
+    "data_zlib", "dedupe_version", "detail", "entry", "expiry", "halt", "info", "job_pk", "job_sk", "jobs", "journal",
+    "kept_job", "kept_until", "kind", "lock_expires_at", "move", "name", "number", "operation", "output", "output_zlib",
+    "payload_zlib", "place", "process", "rank", "recording", "result_zlib", "seen_at", "shards", "steps", "stuck",
+    "target", "told", "traceback", "version", "woken",
 } | {status.value for status in Status}  # fmt: skip
 """All attributes of Mainspring's items, without those that the table knows itself (keys and expiry)."""
 

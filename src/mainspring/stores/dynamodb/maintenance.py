@@ -7,14 +7,15 @@ from collections.abc import Iterable, Sequence
 from mainspring.clock import Clock, may_delete
 from mainspring.errors import StoreError
 from mainspring.job import Outcome, Status
-from mainspring.stores.dynamodb import acks, documents, schema, steps, wakeups, workers
+from mainspring.stores.dynamodb import acks, changes, documents, schema, steps, wakeups, workers
 from mainspring.stores.dynamodb.admin import forget_belongings
 from mainspring.stores.dynamodb.client import ConditionFailed
 from mainspring.stores.dynamodb.counts import Counts, day_of
 from mainspring.stores.dynamodb.items import bucket, key, stamp, state_of, status_of
+from mainspring.stores.dynamodb.journal import JOURNAL
 from mainspring.stores.dynamodb.read import what_runs
 from mainspring.stores.dynamodb.table import Table, owned, together
-from mainspring.stores.dynamodb.values import Condition, Row, delete, equals
+from mainspring.stores.dynamodb.values import Condition, Row, absent, delete, equals
 from mainspring.stores.engine.ack import JobState, crashed, stalled, takeover
 from mainspring.stores.protocol import AfterStall, Finding, Reaped, Severity, Takeover
 from mainspring.stores.workers import TimedRun, Watch
@@ -35,6 +36,7 @@ class TableWatch(Watch):
 
 async def reap(table: Table, watch: TableWatch, after_stall: AfterStall) -> Reaped:
     with watch.looking():
+        await changes.refresh_recording(table)
         rows = await workers.listing(table)
     now = table.clock.monotonic()
     living = [row for row in rows if "buried" not in row]
@@ -97,7 +99,7 @@ async def take_over(table: Table, ended: Sequence[tuple[JobState, Outcome]]) -> 
     """End runs like any ack, so that the fence, the counts and the history have one implementation."""
     taken = []
     for job, outcome in ended:
-        status = await acks.take_over(table, outcome)
+        status = await acks.take_over(table, job, outcome)
         if status is not None:
             table.local_workers.warn(job.worker or "")
             taken.append(takeover(job, outcome, status))
@@ -113,8 +115,11 @@ async def prune(table: Table, limit: int) -> int:
     if not may_delete(table.clock):
         return 0
     swept = await sweep(table, limit)
+    if table.recording is not None:
+        await changes.move(table)  # before the jobs expire that have these changes
     if not table.prunes:
         return swept
+    await changes.prune(table, limit)
     over = Condition("{name} <= {value}", "expires_at", stamp(now))
     removed = swept
     for shard in range(table.shards):
@@ -138,7 +143,7 @@ async def sweep(table: Table, limit: int) -> int:
 
 async def prune_one(table: Table, row: Row) -> bool:
     """Delete an expired job, unless it was retried by hand meanwhile."""
-    same = [equals("expires_at", row["expires_at"]), equals("token", row["token"])]
+    same = [equals("expires_at", row["expires_at"]), equals("token", row["token"]), absent(JOURNAL)]
     try:
         await table.delete(delete(table.job_key(row["SK"]), same))
     except ConditionFailed:

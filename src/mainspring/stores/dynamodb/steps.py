@@ -115,7 +115,8 @@ async def save_part(table: Table, save: Save, awaited: frozenset[str]) -> list[I
         held = [equals("token", save.token), equals("status", WORDS[Status.RUNNING])]
         fenced: Action = ("Update", update(table.job_key(save.job_id), {"steps": True}, only_if=held))
         try:
-            await table.transact(fenced, *inserts.actions(1), *puts(save.job_id, save.steps))
+            actions = [fenced, *inserts.actions(1), *puts(save.job_id, save.steps)]
+            await table.transact(*actions, *inserts.hint.actions())
         except Cancelled as cancelled:
             if cancelled.failed(0):
                 return None

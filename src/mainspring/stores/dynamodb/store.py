@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -27,6 +28,7 @@ from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
 from mainspring.stores.dynamodb import (
     acks,
     admin,
+    changes,
     claims,
     documents,
     halts,
@@ -46,6 +48,7 @@ from mainspring.stores.dynamodb.schema import MAX_SHARDS, TableSettings
 from mainspring.stores.dynamodb.table import Table
 from mainspring.stores.engine.change import ChangeRequest, refuse_negative
 from mainspring.stores.engine.creation import refuse_unkeepable
+from mainspring.stores.feed import ChangePage, Cursor
 from mainspring.stores.paging import check_page
 from mainspring.stores.protocol import (
     Action,
@@ -169,6 +172,11 @@ class DynamoStore:
     def template(self, form: str) -> str:
         return schema.TEMPLATES[form](self.table.name, self.table_settings, self.table.layout)
 
+    async def _open_to_write(self) -> None:
+        """Open the table, and find out whether changes are recorded."""
+        await self.open()
+        await changes.refresh_recording(self.table)
+
     async def _do(self, operation: Awaitable[T]) -> T:
         """Run an operation that changes jobs, and write its counts from time to time."""
         result = await operation
@@ -222,16 +230,16 @@ class DynamoStore:
             del lost[claim]
 
     async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
-        await self.open()
+        await self._open_to_write()
         return await self._do(acks.ack(self.table, list(outcomes)))
 
     async def report(self, reports: Sequence[ProgressReport]) -> set[str]:
-        await self.open()
+        await self._open_to_write()
         return await acks.report(self.table, list(reports))
 
     async def save(self, saves: Sequence[Save]) -> list[list[Inserted] | None]:
         refuse_unkeepable(job for save in saves for job in save.jobs)
-        await self.open()
+        await self._open_to_write()
         return await self._do(steps.save(self.table, list(saves)))
 
     async def steps(self, job_id: str) -> list[Step]:
@@ -240,7 +248,7 @@ class DynamoStore:
 
     async def wake(self, keys: Mapping[str, int]) -> dict[str, int]:
         refuse_negative(keys)
-        await self.open()
+        await self._open_to_write()
         return await self._do(wakeups.wake(self.table, keys))
 
     def completion(self, outcome: Callable[[], Outcome], connection: Any = None) -> Completion:
@@ -250,7 +258,7 @@ class DynamoStore:
     # -- workers ------------------------------------------------------------------------------
 
     async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None] | None) -> None:
-        await self.open()
+        await self._open_to_write()
         await workers.join(self.table, worker)
         if wake is None:
             self.table.local_workers.leave(worker.id)
@@ -259,7 +267,7 @@ class DynamoStore:
 
     async def leave(self, worker: str) -> None:
         """Remove a worker that shuts down, and release the jobs that it may still hold. It did not crash."""
-        await self.open()
+        await self._open_to_write()
         self.table.local_workers.leave(worker)
         await self._give_back_lost(worker)
         held = {row["SK"]: row for row in await maintenance.held_by(self.table, worker)}
@@ -325,6 +333,15 @@ class DynamoStore:
         await self.open()
         late = await halts.unconfirmed(self.table, halt)
         return [info for info in map(self._watch.with_liveness, late) if info.alive]
+
+    async def changes(self, after: str | None = None, *, limit: int = 500) -> ChangePage:
+        """Read the feed. Changes are recorded from the first call on, until no process has read for the retention."""
+        cursor = None if after is None else Cursor.parse(after)
+        await self.open()
+        return await changes.read(self.table, cursor, limit)
+
+    def watching(self, notice: Callable[[], None]) -> AbstractAsyncContextManager[None]:
+        return changes.watching(self.table, notice)
 
     async def stats(self) -> Stats:
         await self.open()

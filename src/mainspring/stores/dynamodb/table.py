@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +42,7 @@ Doubts = dict[tuple[str, int], set[str]]  # (job, token) -> marks of acks that w
 MAX_PARALLEL = 32  # calls at the same time for one operation
 BATCH_GET, BATCH_WRITE, TRANSACTION = 100, 25, 100  # items that the service accepts in one call
 MAX_BYTES = 3 * 2**20  # of one transaction; the service accepts 4 MB
-MAX_ITEMS = TRANSACTION - 1  # of one transaction, without the update of the job that writes them
+MAX_ITEMS = TRANSACTION - 2  # of one transaction, without the update of the job that writes them and its hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,10 @@ class Table:
     counts: Counts = field(default_factory=Counts)
     chores: set[asyncio.Task[None]] = field(default_factory=set)
     local_workers: LocalWorkers = field(default_factory=LocalWorkers)
+    recording: str | None = None  # the life of the feed while changes are recorded, see journal.py; None: they are not
+    feed_grew: bool = False  # a read of the change feed has found something since the last poll
+    recording_read_at: float = -math.inf  # monotonic time
+    readers: list[Callable[[], None]] = field(default_factory=list)  # called when the change feed may have grown
 
     async def call(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
         return await self.send(operation, {"TableName": self.name, **request})
@@ -121,6 +126,10 @@ class Table:
 
     def job_key(self, job_id: str) -> Item:
         return job_key(job_id, self.shards)
+
+    def wake_readers(self) -> None:
+        for notice in list(self.readers):
+            notice()
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -210,6 +219,8 @@ class Table:
 
         The service rejects batch requests that name one item twice, so such updates are sent alone.
         """
+        if any(change.beside for change in changes):
+            return await together([self._update_recorded(change) for change in changes])
         once = list({str(change.key): number for number, change in reversed(list(enumerate(changes)))}.values())[::-1]
         again = sorted(set(range(len(changes))).difference(once))
         parts = [once[start : start + BATCH_WRITE] for start in range(0, len(once), BATCH_WRITE)]
@@ -217,6 +228,18 @@ class Table:
         done = await together([self._update_part([changes[number] for number in part]) for part in parts])
         results = dict(zip(chain.from_iterable(parts), chain.from_iterable(done), strict=True))
         return [results[number] for number in range(len(changes))]
+
+    async def _update_recorded(self, change: ItemUpdate) -> Row | Refused:
+        """Update an item in a transaction with other writes. It cannot return the item as it was before."""
+        if not change.beside:
+            return await self._update_alone(change)
+        try:
+            await self.transact(("Update", change.alone()), *change.beside)
+        except Cancelled as cancelled:
+            if not cancelled.failed(0):
+                raise
+            return Refused(cancelled.item(0))
+        return {}
 
     async def _update_part(self, changes: Sequence[ItemUpdate]) -> list[Row | Refused]:
         if len(changes) == 1:
@@ -345,6 +368,8 @@ class Table:
         """Write all or nothing. The token makes a repetition after a lost answer harmless."""
         items = [{kind: {"TableName": self.name, **request}} for kind, request in actions]
         await self.send("TransactWriteItems", {"TransactItems": items, "ClientRequestToken": new_id()})
+        if self.recording is not None:
+            self.wake_readers()
 
 
 T = TypeVar("T")

@@ -105,6 +105,11 @@ def higher(name: str, value: int) -> Condition:
     return Condition("(attribute_not_exists({name}) OR {name} < {value})", name, value)
 
 
+def has_size(name: str, value: int) -> Condition:
+    """Require that a list has this many elements."""
+    return Condition("size({name}) = {value}", name, value)
+
+
 def absent(name: str) -> Condition:
     return Condition("attribute_not_exists({name})", name, in_batch='"{name}" IS MISSING')
 
@@ -117,9 +122,11 @@ class ItemUpdate:
     changes: Mapping[str, Any]
     only_if: Sequence[Condition]
     add: Mapping[str, int] | None = None
+    append: Mapping[str, Sequence[Any]] | None = None  # to lists; only together with `beside`
+    beside: Sequence[tuple[str, Mapping[str, Any]]] = ()  # writes of the same transaction; then it is not batched
 
     def alone(self) -> dict[str, Any]:
-        return update(self.key, self.changes, add=self.add, only_if=self.only_if)
+        return update(self.key, self.changes, add=self.add, append=self.append, only_if=self.only_if)
 
     def in_batch(self, table: str) -> dict[str, Any]:
         """Return a PartiQL statement. Names are fixed; values are parameters."""
@@ -175,13 +182,16 @@ class Expressions:
     def _compared(self, condition: Condition) -> str:
         return self.value(condition.value, is_key=condition.is_about_key())
 
-    def change(self, changes: Mapping[str, Any], add: Mapping[str, float]) -> str:
-        """Return an update expression: SET values, REMOVE those that are None, and ADD numbers."""
+    def change(self, changes: Mapping[str, Any], add: Mapping[str, float], append: Mapping[str, Sequence[Any]]) -> str:
+        """Return an update expression: SET values, append to lists, REMOVE what is None, and ADD numbers."""
         sets = [
             f"{self.name(name)} = {self.value(value, is_key=name in PREFIXED)}"
             for name, value in changes.items()
             if value is not None
         ]
+        for name, values in append.items():
+            list_, none = self.name(name), self.value([])
+            sets.append(f"{list_} = list_append(if_not_exists({list_}, {none}), {self.value(values)})")
         removes = [self.name(name) for name, value in changes.items() if value is None]
         adds = [f"{self.name(name)} {self.value(number)}" for name, number in add.items()]
         parts = (("SET", sets), ("REMOVE", removes), ("ADD", adds))
@@ -210,10 +220,11 @@ def update(
     changes: Mapping[str, Any],
     *,
     add: Mapping[str, float] | None = None,
+    append: Mapping[str, Sequence[Any]] | None = None,
     only_if: Sequence[Condition] = (),
 ) -> dict[str, Any]:
     expressions = Expressions()
-    expression = expressions.change(changes, add or {})
+    expression = expressions.change(changes, add or {}, append or {})
     return {"Key": key, "UpdateExpression": expression, **conditional(expressions, only_if)}
 
 

@@ -33,9 +33,11 @@ from mainspring.stores.dynamodb.items import (
     ttl,
     unstamp,
 )
+from mainspring.stores.dynamodb.journal import recorded_update
 from mainspring.stores.dynamodb.table import Action, Refused, Table, together
 from mainspring.stores.dynamodb.values import ItemUpdate, Row, delete, equals, exists, put, unpack, update
 from mainspring.stores.engine.change import woken
+from mainspring.stores.feed import ChangeKind, Entry
 
 WAKEUP_PARTITIONS = 4  # of pending wake-ups
 ALL_WAITERS = 2**31
@@ -128,7 +130,8 @@ def wake_up(table: Table, name: str, waiting: Row, mark: str) -> ItemUpdate:
     job = {**waiting, "SK": job_id, "priority": int(priority), **changes}
     changes |= {"woken": f"{mark}#{token}", **place_waiting(job, table.shards)}
     still = [equals("status", WORDS[Status.SUSPENDED]), equals("token", int(token)), equals("waits_for", name)]
-    return ItemUpdate(table.job_key(job_id), changes, still)
+    change = ItemUpdate(table.job_key(job_id), changes, still)
+    return recorded_update(table, job_id, change, [Entry(ChangeKind.RESUMED)])
 
 
 # -- the end of a job -------------------------------------------------------------------------------------

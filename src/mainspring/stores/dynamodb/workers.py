@@ -14,7 +14,8 @@ from mainspring.job import Status
 from mainspring.log import get_log
 from mainspring.stores.dynamodb.client import ConditionFailed, Item
 from mainspring.stores.dynamodb.items import key, stamp, status_of, ttl, unstamp
-from mainspring.stores.dynamodb.table import Table, together
+from mainspring.stores.dynamodb.journal import Hint, record
+from mainspring.stores.dynamodb.table import Refused, Table, together
 from mainspring.stores.dynamodb.values import (
     Condition,
     ItemUpdate,
@@ -28,6 +29,7 @@ from mainspring.stores.dynamodb.values import (
     unpack,
     update,
 )
+from mainspring.stores.engine import feed
 from mainspring.stores.protocol import Pulse, WorkerInfo
 from mainspring.stores.workers import from_data, to_data
 
@@ -44,6 +46,8 @@ def worker_key(worker: str) -> Item:
 
 
 async def join(table: Table, worker: WorkerInfo) -> None:
+    if table.recording is not None and await table.get(worker_key(worker.id)) is None:
+        await record(table, feed.joined(worker))
     await sign_of_life(table, worker.id, {"info": json.dumps(to_data(worker))})
 
 
@@ -86,6 +90,7 @@ async def expect(table: Table, worker: str) -> None:
 
 
 async def forget(table: Table, worker: str) -> None:
+    await record(table, feed.left(worker))
     await table.delete(delete(worker_key(worker)))
 
 
@@ -95,11 +100,11 @@ async def bury(table: Table, worker: str, beat: str) -> bool:
     None of its claims is confirmed until it comes back.
     """
     same = [exists("PK"), equals("beat", beat)]
-    try:
-        await table.update(update(worker_key(worker), {"buried": True}, only_if=same))
-    except ConditionFailed:
-        return False
-    return True
+    hint = Hint(table)
+    hint.add([feed.died(worker)])
+    change = ItemUpdate(worker_key(worker), {"buried": True}, same, beside=hint.actions())
+    (result,) = await table.update_many([change])
+    return not isinstance(result, Refused)
 
 
 async def pulse(table: Table, worker: str, held: Mapping[str, int]) -> Pulse:

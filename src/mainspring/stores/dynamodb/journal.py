@@ -1,0 +1,132 @@
+"""Record changes for the change feed, while some process reads it.
+
+A change is recorded in the job's own item, in the list `journal`, by the write that makes the change. So neither can
+happen without the other, and the list has the order of the writes. The same transaction puts a hint, an item that names
+the changed jobs: readers find the jobs by it, see changes.py. A change that is not about a job, or deletes its job, is
+in the hint itself.
+
+This makes each write a transaction, at twice the price, and no batch request can be used. So changes are recorded only
+while `recording` is set. A reader sets it, and it ends by itself when no process has read the feed for its retention.
+It is an attribute of the item that has the halts, because claims and enqueues read that item anyway.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+from zlib import crc32
+
+from mainspring.clock import Millis
+from mainspring.ids import new_id
+from mainspring.stores.dynamodb.client import Item
+from mainspring.stores.dynamodb.items import key, stamp, ttl
+from mainspring.stores.dynamodb.table import Action, Table
+from mainspring.stores.dynamodb.values import ItemUpdate, Row, put, unpack
+from mainspring.stores.feed import RETENTION, Entry
+
+RECORDING = "recording"  # attribute of the item with the halts
+JOURNAL, TOLD = "journal", "told"  # attributes of a job's item: recorded changes; hints whose changes are in the feed
+HINT_PARTITIONS = 4
+
+
+def note_recording(table: Table, row: Row | None) -> None:
+    """Note from the item with the halts whether changes are recorded."""
+    found: dict[str, str] = (row or {}).get(RECORDING, {})
+    is_on = found.get("until", "") > stamp(table.clock.now())
+    table.recording = found["life"] if is_on else None
+    table.recording_read_at = table.clock.monotonic()
+
+
+class Hint:
+    """The hint of one transaction. It collects what the transaction records; without anything, it is not written."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self.id = new_id()
+        self.is_on = table.recording is not None
+        self._jobs: dict[str, None] = {}
+        self._entries: list[list[Any]] = []
+
+    def journal(self, job_id: str, entries: Iterable[Entry]) -> list[str]:
+        """Return what the write of this job's item adds to its journal; nothing while no process reads the feed."""
+        if not self.is_on:
+            return []
+        lines = [self._line(entry) for entry in entries]
+        if lines:
+            self._jobs[job_id] = None
+        return lines
+
+    def _line(self, entry: Entry) -> str:
+        data: dict[str, Any] = dict(entry.data or {})
+        for job in entry.jobs:
+            data |= {} if isinstance(job, str) else job.data or {}
+        return json.dumps([self.id, self._table.clock.now(), entry.kind, data or None])
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Record changes that have no item of a job to be recorded in."""
+        if self.is_on:
+            self._entries += (stored(entry, self._table.clock.now()) for entry in entries)
+
+    def carry(self, row: Row, journal: Sequence[str]) -> None:
+        """Record the changes of a job whose item is deleted, with those that its journal still has."""
+        if self.is_on or journal:
+            self._entries += (from_line(row, line) for line in journal)
+
+    @property
+    def size(self) -> int:
+        return 1 if self._jobs or self._entries else 0
+
+    def actions(self) -> list[Action]:
+        if not self.size:
+            return []
+        now = self._table.clock.now()
+        words = {
+            **unpack(hint_key(self.id)),
+            "at": stamp(now),
+            "jobs": list(self._jobs),
+            "data": json.dumps(self._entries) if self._entries else None,
+            "ttl": ttl(now + RETENTION),
+        }
+        return [("Put", put(words))]
+
+
+async def record(table: Table, *entries: Entry) -> None:
+    """Record changes that are not made in a transaction: workers that come and go."""
+    hint = Hint(table)
+    hint.add(entries)
+    for _, request in hint.actions():
+        await table.put(request)
+
+
+def hint_key(hint: str) -> Item:
+    return key(f"hints#{crc32(hint.encode()) % HINT_PARTITIONS}", hint)
+
+
+def recorded_update(table: Table, job_id: str, change: ItemUpdate, entries: Iterable[Entry]) -> ItemUpdate:
+    """Return the update of a job's item with the changes that it records."""
+    hint = Hint(table)
+    lines = hint.journal(job_id, entries)
+    return replace(change, append={JOURNAL: lines}, beside=hint.actions()) if lines else change
+
+
+# -- entries as they are stored ---------------------------------------------------------------------------
+
+
+def stored(entry: Entry, now: Millis) -> list[Any]:
+    jobs = [job if isinstance(job, str) else job.to_list() for job in entry.jobs]
+    return [now, entry.kind, entry.queue, entry.task, jobs, None if entry.data is None else dict(entry.data)]
+
+
+def from_line(row: Row, line: str) -> list[Any]:
+    """Return a line of a job's journal as a stored entry. What the line does not say is in the job's item."""
+    _, at, kind, data = json.loads(line)
+    job = [row["SK"]]
+    if row.get("target_type") is not None:
+        job += [row["target_type"], row.get("target_id")]
+    return [at, kind, row["queue"], row["job_type"], [job], data]
+
+
+def hint_of(line: str) -> str:
+    return str(json.loads(line)[0])
