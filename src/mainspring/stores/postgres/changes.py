@@ -159,10 +159,17 @@ Run = Callable[[Callable[[Transaction], Awaitable[int]]], Awaitable[int]]
 class ChangeReader:
     """A process that reads the change feed, as other processes see it: they notify readers that are idle."""
 
-    def __init__(self, id: str, run: Run) -> None:
+    def __init__(self, id: str, notice: Callable[[], None], run: Run) -> None:
         self.id = id
+        self._notice = notice
+        self._loop = asyncio.get_running_loop()
         self._run = run
         self._idle = False
+
+    def wake(self) -> None:
+        """Have it look at the feed, from any thread."""
+        with suppress(RuntimeError):  # its loop has ended
+            self._loop.call_soon_threadsafe(self._notice)
 
     async def mark(self, *, idle: bool) -> bool:
         """Record whether it is idle; return whether that was changed."""
