@@ -134,6 +134,7 @@ async def prune(transaction: Transaction, limit: int) -> int:
 
     Note up to which time they were deleted: a cursor that is older may have missed some.
     """
+    await transaction.do(FORGET, id="")  # readers that have died
     row = await transaction.row(FIRST_AND_LAST, retention=RETENTION)
     if row is None or not (row[2] or row[1] - row[0] >= MAX_ENTRIES):
         return 0
