@@ -24,6 +24,7 @@ from tests.conformance.admin import AdminTests
 from tests.conformance.bounds import BoundTests
 from tests.conformance.claims import ClaimTests
 from tests.conformance.documents import DocumentTests
+from tests.conformance.feed import FeedTests
 from tests.conformance.halts import HaltTests
 from tests.conformance.heartbeats import HeartbeatTests
 from tests.conformance.insertion import InsertionTests
@@ -56,5 +57,6 @@ class StoreConformance(
     BoundTests,
     HeartbeatTests,
     RemoteWorkerTests,
+    FeedTests,
 ):
     """The whole suite."""

@@ -13,7 +13,7 @@ from mainspring.stores.dynamodb import DynamoStore, read
 from mainspring.testing.clock import ManualClock
 from tests.conformance.machine import store_machine
 from tests.conformance.suite import StoreConformance
-from tests.dynamodb import FreshStore, SharedStore
+from tests.dynamodb import FreshStore, SharedStore, client
 
 pytestmark = pytest.mark.slow  # the quick gate has the same suite in memory
 
@@ -28,6 +28,13 @@ class TestDynamoStore(StoreConformance):
         await store.open()
         yield store
         await store.close()
+
+    @pytest.fixture
+    async def neighbour(self, store: SharedStore) -> AsyncIterator[DynamoStore]:
+        settings = {"client": client(), "shards": 2, "prune": True, "prefix": "mainspring/", "keys": "pk,sk"}
+        neighbour = DynamoStore(store.table.name, clock=store.clock, **settings)
+        yield neighbour
+        await neighbour.close()
 
     @pytest.fixture
     def due_cap(self, store: DynamoStore, monkeypatch: pytest.MonkeyPatch) -> int:

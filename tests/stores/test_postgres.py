@@ -24,6 +24,12 @@ class TestPostgresStore(StoreConformance):
         yield store
         await store.close()
 
+    @pytest.fixture
+    async def neighbour(self, store: RecycledStore) -> AsyncIterator[PostgresStore]:
+        neighbour = PostgresStore(store._dsn, schema_name=store.schema, clock=store.clock)
+        yield neighbour
+        await neighbour.close()
+
 
 TestPostgresHistories = store_machine(lambda clock: RecycledStore(clock=clock)).TestCase
 TestPostgresHistories.settings = settings(max_examples=25, stateful_step_count=30, deadline=None, derandomize=True)

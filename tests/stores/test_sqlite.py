@@ -27,6 +27,12 @@ class TestSqliteStore(StoreConformance):
         yield store
         await store.close()
 
+    @pytest.fixture
+    async def neighbour(self, store: SqliteStore) -> AsyncIterator[SqliteStore]:
+        neighbour = SqliteStore(store.file.path, clock=store.clock)
+        yield neighbour
+        await neighbour.close()
+
 
 class TestSqliteStoreWithoutRefs(AckTests, TakeoverTests):
     @pytest.fixture

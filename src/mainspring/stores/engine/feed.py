@@ -74,7 +74,8 @@ def data_of_end(job: JobState, kind: ChangeKind, conclusion: Conclusion) -> Data
     """Return what the feed tells about an end: what readers need at once, and cannot read from the job later."""
     if kind is ChangeKind.COMPLETED:
         return None
-    data: dict[str, Any] = {"worker": job.worker, "attempt": conclusion.attempts, "max_attempts": job.max_attempts}
+    worker = job.worker if job.status is Status.RUNNING else None  # a waiting job keeps the name of its last worker
+    data: dict[str, Any] = {"worker": worker, "attempt": conclusion.attempts, "max_attempts": job.max_attempts}
     if conclusion.failure is not None:
         data |= {"error_type": conclusion.failure.type, "error": conclusion.failure.message[:LONGEST_TEXT]}
     if conclusion.reason:

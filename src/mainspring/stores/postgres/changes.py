@@ -19,7 +19,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from mainspring.clock import Millis
 from mainspring.errors import ConfigurationError, StoreError
 from mainspring.stores.feed import MAX_ENTRIES, RETENTION, ChangeKind, ChangePage, Cursor, Entry, JobRef
 from mainspring.stores.postgres.transaction import Transaction
@@ -27,7 +26,7 @@ from mainspring.stores.postgres.transaction import Transaction
 FEED = """
 SELECT life || right((SELECT system_identifier::text FROM pg_control_system()), 6)
        || (SELECT oid FROM pg_database WHERE datname = current_database()),
-       pruned_at, {now}, pg_current_snapshot()::text
+       pruned, pg_current_snapshot()::text
 FROM {s}.feed
 """  # a restored dump is another feed: the numbers of its transactions are others
 ENTRY = "number, at, kind, queue, task, ids::text[], details, data"
@@ -48,9 +47,9 @@ PRUNE = """
 WITH pruned AS (
     DELETE FROM {s}.changes WHERE number < %(end)s AND number < %(last)s
         AND (at <= {now} - %(retention)s OR number <= %(last)s - %(most)s)
-    RETURNING at
+    RETURNING txid::text::bigint
 ), noted AS (
-    UPDATE {s}.feed SET pruned_at = greatest(pruned_at, (SELECT max(at) FROM pruned))
+    UPDATE {s}.feed SET pruned = greatest(pruned, (SELECT max(txid) FROM pruned))
     WHERE EXISTS (SELECT 1 FROM pruned)
 )
 SELECT count(*) FROM pruned
@@ -63,18 +62,17 @@ class Span:
 
     since: str  # a snapshot of the server, as text
     until: str  # a later one; empty: nothing of what ended after `since` was read yet
-    at: Millis  # when `since` was taken, by the server's clock
 
     def __str__(self) -> str:
-        return f"{self.since}|{self.until}|{self.at}"
+        return f"{self.since}|{self.until}"
 
     @classmethod
     def parse(cls, mark: str) -> Span:
         try:
-            since, until, at = mark.split("|")
-            for snapshot in filter(None, (since, until)):
-                parts(snapshot)
-            return cls(since, until, int(at))
+            since, until = mark.split("|")
+            parts(since)
+            parts(until or since)
+            return cls(since, until)
         except ValueError as error:
             msg = "this is not a cursor of a change feed in PostgreSQL; pass the `cursor` of a change"
             raise ConfigurationError(msg) from error
@@ -88,24 +86,35 @@ def parts(snapshot: str) -> tuple[int, list[int]]:
 
 async def read(transaction: Transaction, after: Cursor | None, limit: int) -> ChangePage:
     """Return the entries after a cursor; without a cursor, none, and the cursor of now."""
-    life, pruned_at, now, snapshot = await transaction.row(FEED) or ("", 0, 0, "0:0:")
-    end = Cursor(life, 0, mark=str(Span(snapshot, "", now)))
+    life, pruned, snapshot = await transaction.row(FEED) or ("", 0, "0:0:")
+    end = Cursor(life, 0, mark=str(Span(snapshot, "")))
     if after is None:
         return ChangePage([], end)
     if after.life != life:
         return ChangePage([], end, reset=True)
     span = Span.parse(after.mark)
-    if span.at < pruned_at or parts(span.until or span.since)[0] > parts(snapshot)[0]:
+    if missed(span.since, pruned, snapshot) or parts(span.until or span.since)[0] > parts(snapshot)[0]:
         return ChangePage([], end, reset=True)
     until = span.until or snapshot
     rows = await entries(transaction, span.since, until, after, limit)
-    mark = str(Span(span.since, until, span.at))
+    mark = str(Span(span.since, until))
     if len(rows) == limit:
         cursor = Cursor(life, rows[-1].number, mark=mark)
     else:
-        cursor = Cursor(life, 0, mark=str(Span(until, "", now if not span.until else span.at)))
+        cursor = Cursor(life, 0, mark=str(Span(until, "")))
     marks = {entry.number: mark for entry in rows}
     return ChangePage(rows, cursor, more=len(rows) == limit or until != snapshot, marks=marks)
+
+
+def missed(since: str, pruned: int, now: str) -> bool:
+    """Return whether entries of transactions that ended after the snapshot `since` may have been deleted.
+
+    `pruned` is the latest transaction of which entries were deleted. Transactions are compared instead of times: one
+    that was open for long may commit entries that are old already.
+    """
+    begun, running = parts(since)
+    still_running = parts(now)[1]
+    return pruned >= begun or any(txid <= pruned and txid not in still_running for txid in running)
 
 
 async def entries(transaction: Transaction, since: str, until: str, after: Cursor, limit: int) -> list[Entry]:
@@ -132,7 +141,7 @@ def to_entry(row: Sequence[Any]) -> Entry:
 async def prune(transaction: Transaction, limit: int) -> int:
     """Delete old entries; return their number if there may be more of them, otherwise 0.
 
-    Note up to which time they were deleted: a cursor that is older may have missed some.
+    Note the latest of their transactions: a cursor that has not read it may have missed some.
     """
     await transaction.do(FORGET, id="")  # readers that have died
     row = await transaction.row(FIRST_AND_LAST, retention=RETENTION)
@@ -160,15 +169,15 @@ Run = Callable[[Callable[[Transaction], Awaitable[int]]], Awaitable[int]]
 class ChangeReader:
     """A process that reads the change feed, as other processes see it: they notify readers that are idle."""
 
-    def __init__(self, id: str, notice: Callable[[], None], run: Run) -> None:
+    def __init__(self, id: str, run: Run, notice: Callable[[], None]) -> None:
         self.id = id
+        self._run = run
         self._notice = notice
         self._loop = asyncio.get_running_loop()
-        self._run = run
         self._idle = False
 
-    def wake(self) -> None:
-        """Have it look at the feed, from any thread."""
+    def notice(self) -> None:
+        """Let the reader look at the feed, on its own event loop."""
         with suppress(RuntimeError):  # its loop has ended
             self._loop.call_soon_threadsafe(self._notice)
 

@@ -213,6 +213,7 @@ async def claim_once(transaction: Transaction, request: ClaimRequest, water: Low
     unknown = frozenset(task for head in heads for task in head.unknown).union(row[TASK] for row in unknown_rows)
     if len(rows) > len(unknown_rows):
         jobs = [to_claim(row) for row in rows if row[ID] is not None]
+        transaction.recorded = True
         return Claims(jobs, suspects=due_suspect, unknown=unknown), unknown_rows
     water.begins.clear()
     later = (moment for moment in suspects if moment > sight.now)

@@ -593,20 +593,22 @@ class PostgresStore:
         """Read the feed. If there is nothing new, first mark this process's readers as idle, and look once more."""
         cursor = None if after is None else Cursor.parse(after)
         page = await self._read(lambda transaction: changes.read(transaction, cursor, limit))
-        readers = list(self._readers.values())
-        for reader in readers:
+        for reader in list(self._readers.values()):
             if await reader.mark(idle=not page.entries and not page.reset) and not page.entries:
                 page = await self._read(lambda transaction: changes.read(transaction, cursor, limit))
-        if page.entries and len(readers) > 1:  # the others are no longer marked as idle, so nothing else wakes them
-            for reader in readers:
-                reader.wake()
+        if page.entries and len(self._readers) > 1:
+            self._notice_readers()  # the others may sleep, and are not notified while this one is marked as busy
         return page
+
+    def _notice_readers(self) -> None:
+        for reader in list(self._readers.values()):
+            reader.notice()
 
     @contextlib.asynccontextmanager
     async def watching(self, notice: Callable[[], None]) -> AsyncIterator[None]:
         """Call `notice` for each notification that the feed has grown; without a connection, once a second."""
         await self.open()
-        reader = ChangeReader(new_id(), notice, lambda work: self._run(work, repeatable=True))
+        reader = ChangeReader(new_id(), lambda work: self._run(work, repeatable=True), notice)
         listener = Listener(self._listen_pool, feed_channel(self.schema), (), lambda _: notice(), shows_life=False)
         self._readers[reader.id] = reader
         try:

@@ -43,7 +43,7 @@ class Registry(Protocol):
 
     def leave(self, worker: str) -> None: ...
     def beat(self, worker: str, stuck: int = 0) -> bool: ...
-    def forget(self, worker: str, heartbeat: object) -> None: ...
+    def forget(self, worker: str, heartbeat: object) -> bool: ...
     def dead(self, worker: str) -> bool: ...
     def heartbeat_of(self, worker: str) -> int: ...
     def workers(self) -> Iterable[WorkerInfo]: ...
@@ -131,12 +131,14 @@ class Liveness:
             return False
         return True
 
-    def forget(self, worker: str, heartbeat: object) -> None:
-        """Remove a remote worker, unless it has sent another heartbeat than this one."""
+    def forget(self, worker: str, heartbeat: object) -> bool:
+        """Remove a remote worker, unless it has sent another heartbeat than this one; return whether it was removed."""
         with contextlib.suppress(FileNotFoundError), self._locked_lease(worker) as descriptor:
             if os.fstat(descriptor).st_mtime_ns == heartbeat:
                 os.unlink(self._path(worker, "lease"))
                 self._remove_sockets(worker)
+                return True
+        return False
 
     @contextlib.contextmanager
     def _locked_lease(self, worker: str, flags: int = 0) -> Iterator[int]:

@@ -182,11 +182,13 @@ class LocalWorkers:
         local.heartbeat = next(self._heartbeats)
         return True
 
-    def forget(self, worker: str, heartbeat: object) -> None:
-        """Remove a remote worker, unless it has sent another heartbeat than this one."""
+    def forget(self, worker: str, heartbeat: object) -> bool:
+        """Remove a remote worker, unless it has sent another heartbeat than this one; return whether it was removed."""
         local = self._workers.get(worker)
-        if local is not None and local.info.remote and local.heartbeat == heartbeat:
-            del self._workers[worker]
+        if local is None or not local.info.remote or local.heartbeat != heartbeat:
+            return False
+        del self._workers[worker]
+        return True
 
     def dead(self, worker: str) -> bool:
         """Return whether the worker is certainly dead: it has left, or has never joined."""

@@ -183,13 +183,12 @@ class SqlStore(ABC):
         watch.forget_others(known)
         before, watch.dead = watch.dead, {worker for worker in known if self._is_dead(worker)}
         gone = [(worker, self._death_of(worker)) for worker in holders if worker in watch.dead]
-        swept = [feed.died(worker) for worker in self.liveness.sweep()]
+        died = self.liveness.sweep()
         taken: list[list[Takeover]] = await self._write(maintenance.take_over, gone) if gone else []
-        for worker in watch.dead:
-            self.liveness.forget(worker, watch.last_heartbeat(worker))
+        died += [worker for worker in watch.dead if self.liveness.forget(worker, watch.last_heartbeat(worker))]
         taken += await self._write(maintenance.take_stalled, late) if late else []
-        if swept:
-            await self._write(changes.record, swept)
+        if died:
+            await self._write(changes.record, [feed.died(worker) for worker in died])
         return Reaped([takeover for takeovers in taken for takeover in takeovers], frozenset(watch.dead - before))
 
     def _is_dead(self, worker: str) -> bool:

@@ -304,10 +304,10 @@ COMMENT ON COLUMN {schema}.changes.data IS 'JSON: what is the same for all ids';
 
 CREATE TABLE {schema}.feed (
     life          text     NOT NULL PRIMARY KEY,
-    pruned_at     bigint   NOT NULL DEFAULT 0
+    pruned        bigint   NOT NULL DEFAULT 0
 );
 INSERT INTO {schema}.feed (life) VALUES (substr(md5(random()::text || clock_timestamp()), 1, 8));
-COMMENT ON TABLE {schema}.feed IS 'Identifies the change feed, and says up to which time its entries were deleted. A cursor of another feed is not valid here.';
+COMMENT ON TABLE {schema}.feed IS 'Identifies the change feed: a cursor of another one is not valid here. pruned is the latest transaction of which entries were deleted.';
 
 CREATE TABLE {schema}.readers (
     id            text     NOT NULL PRIMARY KEY,

@@ -1,0 +1,731 @@
+"""The change feed: every change is recorded once, in order, and readers resume wherever they stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mainspring.clock import to_datetime
+from mainspring.errors import ConfigurationError, Failure, SystemHalted
+from mainspring.job import UNTIL_WOKEN, Claim, Move, ProgressReport, Status, end_of
+from mainspring.stores import feed
+from mainspring.stores.documents import ABSENT, Bundle, By, Key, Write
+from mainspring.stores.feed import EVERY_CHANGE, Change, ChangeFilter, ChangeKind, Cursor
+from mainspring.stores.protocol import Action, Edit, Filter, Store, WorkerInfo
+from mainspring.testing.clock import ManualClock
+from tests.conformance.scenario import (
+    BY,
+    PATIENCE,
+    StoreScenario,
+    a_halt,
+    by_hand,
+    by_silence,
+    claim,
+    claim_one,
+    end,
+    job_in,
+    join,
+    look,
+    new_job,
+    outcome,
+    put,
+    put_many,
+    running,
+)
+from tests.conformance.takeover import OVERDUE, TIMEOUT, after
+from tests.conformance.wakeups import FETCH, save, suspended
+
+BOOM = Failure("ValueError", "boom")
+TARGET = ("order", "7")
+Kinds = list[ChangeKind]
+
+
+class Reader:
+    """Reads the feed page by page, as another process would."""
+
+    def __init__(self, store: Store, cursor: str, page: int = 500) -> None:
+        self.store = store
+        self.cursor = cursor
+        self.page = page
+
+    async def read(self, where: ChangeFilter = EVERY_CHANGE) -> list[Change]:
+        """Return the changes since the last call."""
+        found: list[Change] = []
+        while True:
+            page = await self.store.changes(self.cursor, limit=self.page)
+            assert not page.reset
+            assert len(page.entries) <= self.page
+            found += page.changes(where, Cursor.parse(self.cursor))
+            self.cursor = str(page.cursor)
+            if not page.more and not page.entries:
+                return found
+
+    async def one(self, kind: ChangeKind) -> Change:
+        (change,) = await self.read(ChangeFilter(kinds=(kind,)))
+        return change
+
+    async def kinds(self, job_id: str) -> Kinds:
+        return [change.kind for change in await self.read(ChangeFilter(jobs=(job_id,)))]
+
+
+async def from_now(store: Store, page: int = 500) -> Reader:
+    await store.wake({"nothing": 1})  # a store may record in the background that a worker joined; writes are in order
+    return Reader(store, str((await store.changes()).cursor), page)
+
+
+def shape(changes: list[Change]) -> list[tuple[str, str | None]]:
+    return [(change.kind, change.job_id) for change in changes]
+
+
+def ids(changes: list[Change]) -> list[str]:
+    return [change.id for change in changes]
+
+
+class FeedScenario(StoreScenario):
+    @pytest.fixture(autouse=True)
+    def feed_supported(self, store: Store) -> None:
+        if not hasattr(store, "changes"):  # DynamoDB, until its part is there: then remove this fixture
+            pytest.skip("this store has no change feed yet")
+
+    @pytest.fixture
+    async def reader(self, store: Store, crew: None) -> Reader:
+        return await from_now(store)
+
+
+class RecordedTests(FeedScenario):
+    # -- created --------------------------------------------------------------------------------
+
+    async def test_a_new_job_is_recorded(self, store: Store, clock: ManualClock, reader: Reader) -> None:
+        job_id = await put(store, target=TARGET, queue="mail", task="send")
+        (change,) = await reader.read()
+        assert change == Change(
+            change.id, to_datetime(clock.now()), ChangeKind.CREATED, job_id, "send", "mail", TARGET, {}, change.cursor
+        )
+        assert await reader.read() == []
+
+    @pytest.mark.parametrize("number", [2, 60, 2500])
+    async def test_each_job_of_a_bulk_insert_is_recorded(self, store: Store, reader: Reader, number: int) -> None:
+        jobs = [
+            new_job(task=("a", "b")[place % 2], queue=("x", "y")[place // 2 % 2], target=TARGET if place % 3 else None)
+            for place in range(number)
+        ]
+        await store.insert(jobs)
+        found = {change.job_id: (change.task, change.queue, change.target) for change in await reader.read()}
+        assert found == {job.id: (job.task, job.queue, job.target) for job in jobs}
+
+    async def test_duplicates_and_repeated_inserts_are_not_recorded(self, store: Store, reader: Reader) -> None:
+        job = new_job(dedupe_key="k")
+        await store.insert([job, new_job(dedupe_key="k")])
+        await store.insert([job])
+        await store.insert([new_job(dedupe_key="k"), other := new_job()])
+        assert shape(await reader.read()) == [("created", job.id), ("created", other.id)]
+
+    async def test_follow_ups_and_jobs_of_steps_and_bundles_are_recorded(self, store: Store, reader: Reader) -> None:
+        held = await running(store)
+        jobs = [new_job(queue="later", target=TARGET) for _ in range(3)]
+        await save(store, held, FETCH, jobs=(jobs[0],))
+        await save(store, held, FETCH, jobs=(jobs[0],))
+        await store.write([Bundle((Write(Key("things", "", "a"), "{}"),), (jobs[1],))])
+        await end(store, held, Move.DONE, follow_ups=(jobs[2],))
+        found = await reader.read(ChangeFilter(queues=("later",)))
+        assert [(change.kind, change.job_id, change.target) for change in found] == [
+            ("created", job.id, TARGET) for job in jobs
+        ]
+
+    async def test_what_a_halt_rejects_is_not_recorded(self, store: Store, clock: ManualClock, reader: Reader) -> None:
+        await store.halt(a_halt(clock, accept=False))
+        await reader.read()
+        for number in (1, 3):
+            with pytest.raises(SystemHalted):
+                await store.insert([new_job() for _ in range(number)])
+        assert await reader.read() == []
+
+    # -- runs -------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("queue", ["default", "*"])
+    async def test_each_claimed_job_is_recorded_as_started(self, store: Store, reader: Reader, queue: str) -> None:
+        jobs = [new_job(task=("a", "b")[place % 2], target=(TARGET, None)[place % 3 == 0]) for place in range(6)]
+        await store.insert(jobs)
+        await reader.read()
+        await claim(store, queue=queue, worker="w2")
+        found = await reader.read()
+        assert {(change.kind, change.queue, change.data["worker"]) for change in found} == {
+            ("started", "default", "w2")
+        }
+        assert {(change.job_id, change.task, change.target) for change in found} == {
+            (job.id, job.task, job.target) for job in jobs
+        }
+        assert len(found) == len(jobs)
+
+    async def test_a_suspect_is_recorded_as_started(self, store: Store, reader: Reader) -> None:
+        held = await running(store)
+        await end(store, held, Move.CRASH)
+        await reader.read()
+        await claim_one(store, solo=True, worker="w2")
+        started = await reader.one(ChangeKind.STARTED)
+        assert (started.job_id, started.data) == (held.id, {"worker": "w2"})
+
+    async def test_a_claim_that_finds_nothing_is_not_recorded(self, store: Store, reader: Reader) -> None:
+        assert await claim(store) == []
+        assert await reader.read() == []
+
+    async def test_progress_is_recorded(self, store: Store, reader: Reader) -> None:
+        held = await running(store, target=TARGET)
+        await store.report([ProgressReport(held.id, held.token, 0.5, "half")])
+        await store.report([ProgressReport(held.id, held.token, None, "x" * 2000)])
+        first, second = await reader.read(ChangeFilter(kinds=(ChangeKind.PROGRESSED,)))
+        assert (first.job_id, first.target, first.data) == (held.id, TARGET, {"fraction": 0.5, "note": "half"})
+        assert (first.task, first.queue) == ("greet", "default")
+        assert second.data == {"fraction": None, "note": "x" * feed.LONGEST_TEXT}
+
+    @pytest.mark.parametrize("fields", [{}, {"result": "1"}, {"steps": (FETCH,)}, {"follow_ups": ("job",)}])
+    async def test_a_completed_job_is_recorded_once(self, store: Store, reader: Reader, fields: dict[str, Any]) -> None:
+        held = await running(store, target=TARGET)
+        follow_ups = tuple(new_job() for _ in fields.get("follow_ups", ()))
+        await reader.read()
+        await end(store, held, Move.DONE, **{**fields, "follow_ups": follow_ups})
+        change = await reader_of(reader, held.id)
+        assert (change.kind, change.target, change.task, change.queue) == ("completed", TARGET, "greet", "default")
+        assert change.data == {}
+
+    @pytest.mark.parametrize("known", [True, False])
+    async def test_each_job_of_a_batch_of_completions_is_recorded_once(
+        self, store: Store, reader: Reader, known: bool
+    ) -> None:
+        jobs = [new_job(task=("a", "b")[place % 2], target=(TARGET, None)[place % 3 == 0]) for place in range(30)]
+        await store.insert(jobs)
+        held = await claim(store)
+        await reader.read()
+        ends = [outcome(run, Move.DONE) for run in held]
+        await store.ack(ends if known else [replace(end, ref=None) for end in ends])
+        found = await reader.read()
+        assert {change.kind for change in found} == {ChangeKind.COMPLETED}
+        assert sorted((change.job_id, change.task, change.target) for change in found) == sorted(
+            (job.id, job.task, job.target) for job in jobs
+        )
+
+    async def test_a_failed_attempt_is_recorded(self, store: Store, clock: ManualClock, reader: Reader) -> None:
+        held = await running(store, target=TARGET, max_attempts=3)
+        await end(store, held, Move.RETRY, failure=BOOM, delay=5000)
+        change = await reader.one(ChangeKind.RETRYING)
+        assert (change.job_id, change.target) == (held.id, TARGET)
+        assert change.data == {
+            "worker": "w1", "attempt": 1, "max_attempts": 3, "error_type": "ValueError", "error": "boom",
+            "run_at": clock.now() + 5000,
+        }  # fmt: skip
+
+    async def test_a_dead_letter_is_recorded(self, store: Store, reader: Reader) -> None:
+        held = await running(store, target=TARGET, max_attempts=2)
+        await end(store, held, Move.DEAD, failure=replace(BOOM, message="é" * 2000), reason="r" * 2000)
+        change = await reader.one(ChangeKind.DEAD_LETTERED)
+        assert (change.job_id, change.target) == (held.id, TARGET)
+        assert change.data == {
+            "worker": "w1", "attempt": 1, "max_attempts": 2, "error_type": "ValueError",
+            "error": "é" * feed.LONGEST_TEXT, "reason": "r" * feed.LONGEST_TEXT,
+        }  # fmt: skip
+
+    @pytest.mark.parametrize(("move", "kind"), [(Move.SNOOZE, ChangeKind.SNOOZED), (Move.RELEASE, ChangeKind.RELEASED)])
+    async def test_a_job_that_goes_back_is_recorded(
+        self, store: Store, clock: ManualClock, reader: Reader, move: Move, kind: ChangeKind
+    ) -> None:
+        held = await running(store)
+        await end(store, held, move, delay=9000, reason="quiet hours")
+        change = await reader.one(kind)
+        assert (change.job_id, change.data["worker"], change.data["attempt"]) == (held.id, "w1", 0)
+        assert (change.data["run_at"], change.data["reason"]) == (clock.now() + 9000, "quiet hours")
+
+    async def test_a_cancel_by_the_handler_is_recorded(self, store: Store, reader: Reader) -> None:
+        held = await running(store)
+        await end(store, held, Move.CANCEL, reason="not needed")
+        change = await reader.one(ChangeKind.CANCELLED)
+        assert (change.job_id, change.data["reason"], change.data["worker"]) == (held.id, "not needed", "w1")
+
+    @pytest.mark.parametrize("move", [Move.DONE, Move.RETRY, Move.DEAD, Move.SUSPEND, Move.RELEASE])
+    async def test_a_lost_claim_records_nothing(self, store: Store, reader: Reader, move: Move) -> None:
+        held = await running(store)
+        await end(store, held, Move.RELEASE)
+        await claim_one(store, worker="w2")
+        await reader.read()
+        assert await end(store, held, move, follow_ups=(new_job(),)) is None
+        assert await store.report([ProgressReport(held.id, held.token, 0.5, "")]) == set()
+        assert await save(store, held, FETCH, jobs=(new_job(),)) is None
+        assert await reader.read() == []
+
+    async def test_of_a_batch_only_the_accepted_outcomes_are_recorded(self, store: Store, reader: Reader) -> None:
+        lost, held, failed = await running(store), await running(store), await running(store)
+        await end(store, lost, Move.RELEASE)
+        await reader.read()
+        await store.ack([outcome(lost, Move.DONE), outcome(held, Move.DONE), outcome(failed, Move.RETRY)])
+        assert sorted(shape(await reader.read())) == [("completed", held.id), ("retrying", failed.id)]
+
+    # -- workers ------------------------------------------------------------------------------------
+
+    async def test_a_crash_is_recorded_and_then_what_becomes_of_the_job(
+        self, store: Store, clock: ManualClock, reader: Reader
+    ) -> None:
+        held = await running(store, target=TARGET)
+        await by_silence(store, clock, "w1")
+        changes = await reader.read(ChangeFilter(jobs=(held.id,)))
+        assert [change.kind for change in changes] == ["created", "started", "stalled", "released"]
+        _, _, stalled, released = changes
+        assert (stalled.target, stalled.data) == (TARGET, {"worker": "w1", "cause": "crashed"})
+        assert (released.target, released.data["error_type"]) == (TARGET, "WorkerCrashed")
+
+    async def test_a_worker_that_dies_is_recorded_once(self, store: Store, clock: ManualClock, reader: Reader) -> None:
+        await store.join(WorkerInfo(id="w3", host="host", pid=1, queues=("mail",), remote=True), None)
+        await reader.read()
+        for _ in range(2):
+            await by_silence(store, clock, "w3")
+        assert (await reader.one(ChangeKind.WORKER_DIED)).data == {"worker": "w3"}
+
+    async def test_a_stall_is_recorded_and_then_what_becomes_of_the_job(
+        self, store: Store, clock: ManualClock, reader: Reader
+    ) -> None:
+        held = await running(store, timeout=TIMEOUT)
+        await reader.read()
+        await after(store, clock, OVERDUE)
+        stalled, retrying = await reader.read(ChangeFilter(jobs=(held.id,)))
+        assert (stalled.kind, stalled.data) == ("stalled", {"worker": "w1", "cause": "stalled"})
+        assert (retrying.kind, retrying.data["error_type"], retrying.data["attempt"]) == ("retrying", "TimeoutError", 1)
+
+    async def test_a_worker_that_comes_and_goes_is_recorded(self, store: Store, reader: Reader) -> None:
+        await join(store, "w3", queues=("mail", "sms"))
+        await store.leave("w3")
+        joined, left = await reader.read()
+        assert (joined.kind, joined.job_id, joined.task, joined.queue) == ("worker_joined", None, None, None)
+        assert joined.data == {"worker": "w3", "host": "host", "pid": 1, "queues": ["mail", "sms"]}
+        assert (left.kind, left.data) == ("worker_left", {"worker": "w3"})
+
+    async def test_the_jobs_of_a_worker_that_leaves_are_released(self, store: Store, reader: Reader) -> None:
+        held = await running(store)
+        await reader.read()
+        await store.leave("w1")
+        assert set(shape(await reader.read())) == {("released", held.id), ("worker_left", None)}
+
+    # -- suspended jobs -------------------------------------------------------------------------------
+
+    async def test_a_suspension_is_recorded(self, store: Store, reader: Reader) -> None:
+        job_id = await suspended(store, "bell", delay=60_000, target=TARGET)
+        change = await reader.one(ChangeKind.SUSPENDED)
+        assert (change.job_id, change.target, change.data["waits_for"]) == (job_id, TARGET, "bell")
+
+    async def test_a_wake_up_is_recorded_for_each_job_woken(self, store: Store, reader: Reader) -> None:
+        jobs = [await suspended(store, "bell", task=task, target=TARGET) for task in ("a", "a", "b")]
+        await suspended(store, "door")
+        await reader.read()
+        await store.wake({"bell": 5, "nothing": 1})
+        found = await reader.read()
+        assert sorted((change.kind, change.job_id, change.task, change.target) for change in found) == sorted(
+            ("resumed", job_id, task, TARGET) for job_id, task in zip(jobs, "aab", strict=True)
+        )
+
+    @pytest.mark.parametrize("move", [Move.DONE, Move.DEAD])
+    async def test_the_end_of_a_job_is_recorded_and_what_it_resumes(
+        self, store: Store, reader: Reader, move: Move
+    ) -> None:
+        child = await running(store)
+        parent = await suspended(store, end_of(child.id), target=TARGET)
+        await reader.read()
+        await end(store, child, move)
+        found = await reader.read()
+        assert {(change.kind, change.job_id, change.target) for change in found} == {
+            ({Move.DONE: "completed", Move.DEAD: "dead_lettered"}[move], child.id, None),
+            ("resumed", parent, TARGET),
+        }
+
+    async def test_a_wait_for_a_job_that_has_ended_is_suspended_and_resumed(self, store: Store, reader: Reader) -> None:
+        child = await running(store)
+        await end(store, child, Move.DONE)
+        parent = await suspended(store, end_of(child.id))
+        assert await reader.kinds(parent) == ["created", "started", "suspended", "resumed"]
+
+    async def test_a_job_inserted_to_wait_for_one_that_has_ended_is_created_and_resumed(
+        self, store: Store, reader: Reader
+    ) -> None:
+        child = await running(store)
+        await end(store, child, Move.DONE)
+        jobs = [new_job(waits_for=end_of(child.id), target=TARGET) for _ in range(2)]
+        await store.insert(jobs[:1])
+        await store.insert(jobs)
+        reader_of_two = Reader(store, reader.cursor)
+        assert await reader.kinds(jobs[0].id) == ["created", "resumed"]
+        assert await reader_of_two.kinds(jobs[1].id) == ["created", "resumed"]
+
+    # -- by hand --------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("status", [Status.PENDING, Status.RETRYING, Status.SUSPENDED])
+    async def test_a_cancel_by_hand_is_recorded(self, store: Store, reader: Reader, status: Status) -> None:
+        job_id = await job_in(store, status, target=TARGET)
+        await reader.read()
+        await by_hand(store, Action.CANCEL, job_id)
+        (change,) = await reader.read()
+        assert (change.kind, change.job_id, change.target) == ("cancelled", job_id, TARGET)
+        assert (change.data["reason"], change.data["worker"]) == ("by hand", None)
+
+    async def test_a_request_to_cancel_is_recorded(self, store: Store, reader: Reader) -> None:
+        held = await running(store)
+        await reader.read()
+        await by_hand(store, Action.CANCEL, held.id)
+        (requested,) = await reader.read()
+        assert (requested.kind, requested.job_id) == ("cancel_requested", held.id)
+        assert requested.data == {"actor": "ana", "reason": "by hand"}
+        await end(store, held, Move.RETRY)
+        assert (await reader.one(ChangeKind.CANCELLED)).job_id == held.id
+
+    @pytest.mark.parametrize("status", [Status.RETRYING, Status.DEAD_LETTER, Status.CANCELLED])
+    async def test_a_retry_by_hand_is_recorded(self, store: Store, reader: Reader, status: Status) -> None:
+        job_id = await job_in(store, status, target=TARGET)
+        await reader.read()
+        await by_hand(store, Action.RETRY, job_id)
+        (change,) = await reader.read()
+        assert (change.kind, change.job_id, change.target) == ("retried", job_id, TARGET)
+        assert change.data == {"actor": "ana", "reason": "by hand"}
+
+    async def test_an_edit_is_recorded_without_the_payload(self, store: Store, reader: Reader) -> None:
+        job_id = await put(store)
+        await reader.read()
+        await by_hand(store, Action.EDIT, job_id, payload='{"secret": 1}', priority=1)
+        (change,) = await reader.read()
+        assert (change.kind, change.job_id) == ("edited", job_id)
+        assert {"payload", "priority"} <= set(change.data["fields"])
+        assert (change.data["priority"], "secret" in str(change.data)) == (1, False)
+
+    @pytest.mark.parametrize("status", [Status.PENDING, Status.COMPLETED, Status.SUSPENDED])
+    async def test_a_deletion_by_hand_is_recorded(self, store: Store, reader: Reader, status: Status) -> None:
+        job_id = await job_in(store, status)
+        await reader.read()
+        await by_hand(store, Action.DELETE, job_id)
+        (change,) = await reader.read()
+        assert (change.kind, change.job_id, change.data["actor"]) == ("deleted", job_id, "ana")
+
+    async def test_changes_of_many_jobs_by_hand_are_recorded_for_each(self, store: Store, reader: Reader) -> None:
+        jobs = [*await put_many(store, 5, task="a"), *await put_many(store, 5, task="b")]
+        await reader.read()
+        await store.change(Action.CANCEL, Filter(), By("ana"))
+        assert sorted(shape(await reader.read())) == sorted(("cancelled", job_id) for job_id in jobs)
+
+    async def test_changes_by_hand_that_are_not_audited_are_recorded(self, store: Store, reader: Reader) -> None:
+        job_id = await job_in(store, Status.DEAD_LETTER)
+        await reader.read()
+        await store.change(Action.RETRY, Filter(ids=(job_id,)), By("recovery", audited=False))
+        assert shape(await reader.read()) == [("retried", job_id)]
+
+    async def test_a_dry_run_and_a_change_without_effect_record_nothing(self, store: Store, reader: Reader) -> None:
+        job_id = await put(store)
+        await reader.read()
+        await store.change(Action.CANCEL, Filter(ids=(job_id,)), BY, dry_run=True)
+        await by_hand(store, Action.RETRY, job_id)
+        await store.change(Action.EDIT, Filter(ids=(new_job().id,)), BY, edit=Edit(payload="{}"))
+        assert await reader.read() == []
+
+    async def test_what_retention_deletes_is_not_recorded(
+        self, store: Store, clock: ManualClock, reader: Reader
+    ) -> None:
+        held = await running(store, keep=1000)
+        await end(store, held, Move.DONE)
+        await reader.read()
+        clock.advance(2)
+        while await store.prune():
+            pass
+        assert await store.get([held.id]) == []
+        assert await reader.read() == []
+
+    # -- halts and documents ----------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("queue", [None, "mail"])
+    async def test_a_halt_and_its_end_are_recorded(
+        self, store: Store, clock: ManualClock, reader: Reader, queue: str | None
+    ) -> None:
+        halt = a_halt(clock, seconds=60, queue=queue)
+        await store.halt(halt)
+        assert await store.resume(BY, queue)
+        assert not await store.resume(BY, queue)
+        halted, ended = await reader.read()
+        assert (halted.kind, halted.queue, halted.job_id) == ("halted", queue, None)
+        assert halt.until is not None
+        assert halted.data == {
+            "actor": "ana", "reason": "fire drill", "until": halt.until.isoformat(), "accept": True,
+        }  # fmt: skip
+        assert (ended.kind, ended.queue, ended.data) == ("halt_ended", queue, {"actor": "ana"})
+
+    @pytest.mark.parametrize(
+        ("collection", "kind"), [("schedules", "schedule"), ("breakers", "breaker"), ("people", "document")]
+    )
+    async def test_documents_that_say_so_are_recorded(
+        self, store: Store, reader: Reader, collection: str, kind: str
+    ) -> None:
+        key = Key(collection, "group", "one")
+        await store.write([Bundle((Write(key, "{}", recorded=True), Write(Key(collection, "", "two"), "{}")))])
+        await store.write([Bundle((Write(key, None, recorded=True),))])
+        written, deleted = await reader.read()
+        about = {"collection": collection, "group": "group", "id": "one"}
+        assert (written.kind, written.data) == (kind, {**about, "deleted": False})
+        assert (deleted.kind, deleted.data) == (kind, {**about, "deleted": True})
+
+    async def test_a_refused_bundle_is_not_recorded(self, store: Store, reader: Reader) -> None:
+        key = Key("people", "", "one")
+        await store.write([Bundle((Write(key, "{}", recorded=True),))])
+        await reader.read()
+        refused = Bundle((Write(key, '{"a": 1}', expected=ABSENT, recorded=True),), (new_job(),))
+        assert await store.write([refused]) == [None]
+        assert await reader.read() == []
+
+
+async def reader_of(reader: Reader, job_id: str) -> Change:
+    (change,) = await reader.read(ChangeFilter(jobs=(job_id,)))
+    return change
+
+
+class CursorTests(FeedScenario):
+    async def test_without_a_cursor_the_feed_begins_now(self, store: Store) -> None:
+        await put(store)
+        page = await store.changes()
+        assert (page.entries, page.reset, page.more) == ([], False, False)
+        job_id = await put(store)
+        assert shape(await Reader(store, str(page.cursor)).read()) == [("created", job_id)]
+
+    @pytest.mark.parametrize("size", [1, 2, 3, 7, 500])
+    async def test_pages_of_any_size_show_the_same(self, store: Store, reader: Reader, size: int) -> None:
+        start = reader.cursor
+        await a_busy_hour(store)
+        everything = await reader.read()
+        assert len(everything) > 20
+        assert ids(await Reader(store, start, size).read()) == ids(everything)
+        assert len(set(ids(everything))) == len(everything)
+
+    async def test_a_reader_resumes_after_any_change(self, store: Store, reader: Reader) -> None:
+        """Also between two jobs of one entry, and with any size of page before and after."""
+        start = reader.cursor
+        await a_busy_hour(store)
+        everything = await reader.read()
+        for size in (1, 4, 500):
+            changes = await Reader(store, start, size).read()
+            for place, change in enumerate(changes, 1):
+                rest = await Reader(store, change.cursor, size % 4 + 1).read()
+                assert ids(rest) == ids(everything)[place:]
+
+    async def test_a_reader_that_resumes_in_the_middle_sees_what_came_meanwhile(
+        self, store: Store, reader: Reader
+    ) -> None:
+        jobs = await put_many(store, 4)
+        changes = await reader.read()
+        more = await put_many(store, 2)
+        rest = await Reader(store, changes[1].cursor, 1).read()
+        assert [change.job_id for change in rest] == [*[change.job_id for change in changes[2:]], *more]
+        assert {change.job_id for change in changes} == set(jobs)
+
+    async def test_filters_select_and_move_on(self, store: Store, reader: Reader) -> None:
+        mail = await put(store, queue="mail", task="send", target=TARGET)
+        await put_many(store, 3)
+        await store.halt(a_halt(store.clock, queue="mail"))  # type: ignore[arg-type]
+        start = reader.cursor
+        for where in (
+            ChangeFilter(jobs=(mail,)),
+            ChangeFilter(tasks=("send",)),
+            ChangeFilter(target_type="order"),
+            ChangeFilter(target_type="order", target_id="7"),
+            ChangeFilter(queues=("mail",), kinds=(ChangeKind.CREATED,)),
+        ):
+            assert shape(await Reader(store, start).read(where)) == [("created", mail)]
+        of_queue = await Reader(store, start).read(ChangeFilter(queues=("mail",)))
+        assert shape(of_queue) == [("created", mail), ("halted", None)]
+        assert await Reader(store, start).read(ChangeFilter(target_type="order", target_id="8")) == []
+
+    # -- cursors that are not valid here ----------------------------------------------------------------
+
+    @pytest.mark.parametrize("text", ["", "garbage", "é", "bm9wZQ", "W10", "WyJhIiwxXQ", "A" * 10_000])
+    async def test_garbage_is_not_a_cursor(self, store: Store, text: str) -> None:
+        with pytest.raises(ConfigurationError, match="is not a cursor"):
+            await store.changes(text)
+
+    async def test_a_cursor_of_another_feed_is_reset(self, store: Store) -> None:
+        await put(store)
+        cursor = (await store.changes()).cursor
+        page = await store.changes(str(replace(cursor, life="another")))
+        assert (page.entries, page.reset) == ([], True)
+        job_id = await put(store)
+        assert shape(await Reader(store, str(page.cursor)).read()) == [("created", job_id)]
+
+    async def test_a_cursor_before_deleted_changes_is_reset(
+        self, store: Store, clock: ManualClock, reader: Reader
+    ) -> None:
+        old = reader.cursor
+        await put_many(store, 3)
+        await put(store)
+        await expire(store, clock)
+        page = await store.changes(old)
+        assert (page.entries, page.reset) == ([], True)
+        job_id = await put(store)
+        assert shape(await Reader(store, str(page.cursor)).read()) == [("created", job_id)]
+
+    async def test_a_reader_that_was_idle_for_longer_than_the_retention_goes_on(
+        self, store: Store, clock: ManualClock, reader: Reader
+    ) -> None:
+        """All that was deleted it has read."""
+        await put_many(store, 3)
+        await put(store)
+        await reader.read()
+        await expire(store, clock)
+        job_id = await put(store)
+        assert shape(await reader.read()) == [("created", job_id)]
+
+    async def test_young_changes_are_kept(self, store: Store, clock: ManualClock, reader: Reader) -> None:
+        await put(store)
+        clock.advance(feed.RETENTION / 1000 - 10)
+        await put(store)
+        await store.prune()
+        assert len([change for change in await reader.read() if change.kind is ChangeKind.CREATED]) == 2
+
+    async def test_numbers_are_not_used_again_after_all_changes_expired(
+        self, store: Store, clock: ManualClock, reader: Reader
+    ) -> None:
+        await put(store)
+        before = await reader.read()
+        await expire(store, clock)
+        await put(store)
+        assert not set(ids(before)) & set(ids(await reader.read()))
+
+
+async def expire(store: Store, clock: ManualClock) -> None:
+    """Let all changes become too old, and delete them. Both workers stay alive."""
+    clock.advance(feed.RETENTION / 1000 + 1)
+    for worker in ("w1", "w2"):
+        await store.heartbeat(worker, {})
+    for _ in range(10):
+        await store.prune()
+
+
+async def a_busy_hour(store: Store) -> None:
+    """Changes of many kinds, several of them with many jobs in one entry."""
+    await store.insert([new_job(task=("a", "b")[place % 2], target=TARGET) for place in range(7)])
+    held = await claim(store, 5)
+    await store.ack([outcome(run, Move.DONE) for run in held[:3]])
+    await end(store, held[3], Move.RETRY, failure=BOOM)
+    await by_hand(store, Action.CANCEL, held[4].id)
+    await store.write([Bundle((Write(Key("people", "", "one"), "{}", recorded=True),))])
+    await store.change(Action.CANCEL, Filter(tasks=("b",)), BY)
+    await put(store)
+
+
+class NoticeTests(FeedScenario):
+    @pytest.fixture
+    async def neighbour(self, store: Store) -> Store:
+        """The store as another process has it: an object of its own over the same data, if the store can have one."""
+        return store
+
+    async def test_readers_are_told_of_each_kind_of_write(
+        self, store: Store, neighbour: Store, clock: ManualClock
+    ) -> None:
+        reader = await from_now(store)
+        news = asyncio.Event()
+        async with store.watching(news.set):
+            await reader.read()
+            for write in (inserted, claimed, progressed, completed, failed, woken, by_ana, documented, halted, came):
+                news.clear()
+                await reader.read()
+                await told(reader, news, write, neighbour, clock)
+
+    async def test_all_readers_of_a_process_are_told(self, store: Store, neighbour: Store) -> None:
+        """One that has read everything and sleeps is not forgotten while another one reads on."""
+        busy, idle = await from_now(store), await from_now(store)
+        rings = [asyncio.Event(), asyncio.Event()]
+        async with store.watching(rings[0].set), store.watching(rings[1].set):
+            await busy.read()
+            await idle.read()
+            for _ in range(3):
+                await put(neighbour)
+                await heard(rings[1], idle)
+                await store.changes(busy.cursor)
+                await put(neighbour)
+                await heard(rings[1], idle)
+            await heard(rings[0], busy)
+
+    async def test_a_reader_that_left_is_not_told(self, store: Store, neighbour: Store) -> None:
+        calls: list[None] = []
+        async with store.watching(lambda: calls.append(None)):
+            pass
+        calls.clear()
+        await put(neighbour)
+        await store.changes()
+        await asyncio.sleep(0)
+        assert calls == []
+
+
+async def heard(news: asyncio.Event, reader: Reader) -> None:
+    """Wait as a stream does: read when told, until there is nothing more."""
+    async with asyncio.timeout(PATIENCE):
+        found: list[Change] = []
+        while not found:
+            await news.wait()
+            news.clear()
+            found = await reader.read()
+
+
+Act = Callable[[Store, ManualClock], Awaitable[object]]
+
+
+async def told(reader: Reader, news: asyncio.Event, write: Act, neighbour: Store, clock: ManualClock) -> None:
+    await write(neighbour, clock)
+    try:
+        await heard(news, reader)
+    except TimeoutError:
+        pytest.fail(f"the reader was not told: {write.__name__}")  # type: ignore[attr-defined]
+
+
+async def inserted(store: Store, _: ManualClock) -> None:
+    await put(store)
+
+
+async def claimed(store: Store, _: ManualClock) -> None:
+    await store.heartbeat("w1", {})  # a worker learns by its heartbeats whether any process reads the feed
+    assert await claim(store, 1)
+
+
+async def held_by_w1(store: Store) -> Claim:
+    return await running(store, queue="own")
+
+
+async def progressed(store: Store, _: ManualClock) -> None:
+    held = await held_by_w1(store)
+    await store.report([ProgressReport(held.id, held.token, 0.5, "")])
+
+
+async def completed(store: Store, _: ManualClock) -> None:
+    await end(store, await held_by_w1(store), Move.DONE)
+
+
+async def failed(store: Store, _: ManualClock) -> None:
+    await end(store, await held_by_w1(store), Move.DEAD)
+
+
+async def woken(store: Store, _: ManualClock) -> None:
+    held = await held_by_w1(store)
+    await end(store, held, Move.SUSPEND, waits_for="bell", delay=UNTIL_WOKEN)
+    await store.wake({"bell": 1})
+    assert (await look(store, held.id)).waits_for is None
+    await by_hand(store, Action.CANCEL, held.id)
+
+
+async def by_ana(store: Store, _: ManualClock) -> None:
+    await by_hand(store, Action.CANCEL, await put(store, queue="own"))
+
+
+async def documented(store: Store, _: ManualClock) -> None:
+    await store.write([Bundle((Write(Key("people", "", "one"), "{}", recorded=True),))])
+
+
+async def halted(store: Store, clock: ManualClock) -> None:
+    await store.halt(a_halt(clock, queue="mail"))
+
+
+async def came(store: Store, _: ManualClock) -> None:
+    await join(store, "w9")
+    await store.leave("w9")
+
+
+class FeedTests(RecordedTests, CursorTests, NoticeTests):
+    """All that the suite asks of a change feed."""
