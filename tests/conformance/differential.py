@@ -2,14 +2,15 @@
 
 Every step makes the same call on each store and compares the answers, or the errors with their messages. At the end,
 and whenever a step says so, it compares everything that the stores return: jobs, attempts, timelines, steps, the audit
-log, statistics, halts, documents and the records that `mainspring copy` moves.
+log, statistics, halts, documents, the records that `mainspring copy` moves, and what the change feed says about each
+job.
 
 What may differ is removed or put in order by `shown` and `shown_records`, and only there. The contract also leaves open
 which of several jobs with the same priority and due time is claimed first. So where there are such jobs, a claim takes
 all that are due.
 
-The steps call every method of the contract but two: `diagnose` describes each store's own files, tables and servers,
-and `sizes` may estimate. Where a store has no transactions, `ack` takes the place of `completion`.
+The steps call every method of the contract but three: `diagnose` describes each store's own files, tables and servers,
+`sizes` may estimate, and `watching` returns nothing. Where a store has no transactions, `ack` takes the place of `completion`.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from mainspring.job import (
     end_of,
 )
 from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Listing, Note, Write
+from mainspring.stores.feed import EVERY_CHANGE, Cursor
 from mainspring.stores.protocol import (
     Action,
     AuditEntry,
@@ -289,9 +291,11 @@ class Comparison:
         self.lost: list[Held] = []
         self.halts: list[dict[str, Halt]] = []
         self.workers = ["w0", "w1"]
+        self.feeds: dict[str, str] = {}  # cursors of the beginnings
 
     async def run(self, history: Sequence[tuple[Any, ...]]) -> None:
         await asyncio.gather(*(store.open() for store in self.stores.values()))
+        self.feeds = {name: await cursor_of(store) for name, store in self.stores.items()}
         for worker in self.workers:
             await self.join(worker)
         for name, *arguments in history:
@@ -652,6 +656,8 @@ class Comparison:
     async def look(self) -> None:
         """Compare everything that the stores return."""
         await self.ask(lambda _, store: everything(store, list(self.jobs)))
+        if all(self.feeds.values()):
+            await self.ask(lambda name, store: changes_of_jobs(store, self.feeds[name]))
 
 
 async def completed(store: Store, outcome: Outcome) -> bool:
@@ -684,6 +690,25 @@ async def everything(store: Store, ids: Sequence[str]) -> dict[str, Any]:
 
 async def all_about(store: Store, job_id: str) -> list[Any]:
     return [await store.attempts(job_id), await store.timeline(job_id), await store.steps(job_id)]
+
+
+async def cursor_of(store: Store) -> str:
+    return str((await store.changes()).cursor) if hasattr(store, "changes") else ""  # DynamoDB has no feed yet
+
+
+async def changes_of_jobs(store: Store, after: str) -> dict[str, list[Any]]:
+    """Return what the feed tells about each job, in order. Changes of different jobs have no order."""
+    found: dict[str, list[Any]] = {}
+    while True:
+        page = await store.changes(after)
+        assert not page.reset
+        for change in page.changes(EVERY_CHANGE, Cursor.parse(after)):
+            if change.job_id is not None:
+                told = change.at, change.kind, change.task, change.queue, change.target, change.data
+                found.setdefault(change.job_id, []).append(told)
+        after = str(page.cursor)
+        if not page.entries:
+            return found
 
 
 async def records_of(store: Store, kind: Kind) -> dict[str, Record]:
