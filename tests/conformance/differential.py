@@ -10,7 +10,8 @@ which of several jobs with the same priority and due time is claimed first. So w
 all that are due.
 
 The steps call every method of the contract but three: `diagnose` describes each store's own files, tables and servers,
-`sizes` may estimate, and `watching` returns nothing. Where a store has no transactions, `ack` takes the place of `completion`.
+`sizes` may estimate, and `watching` returns nothing. Where a store has no transactions, `ack` takes the place of
+`completion`.
 """
 
 from __future__ import annotations

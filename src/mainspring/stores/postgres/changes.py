@@ -26,7 +26,7 @@ from mainspring.stores.postgres.transaction import Transaction
 FEED = """
 SELECT life || right((SELECT system_identifier::text FROM pg_control_system()), 6)
        || (SELECT oid FROM pg_database WHERE datname = current_database()),
-       pruned, pg_current_snapshot()::text
+       pruned_txid, pruned_number, pg_current_snapshot()::text
 FROM {s}.feed
 """  # a restored dump is another feed: the numbers of its transactions are others
 ENTRY = "number, at, kind, queue, task, ids::text[], details, data"
@@ -47,9 +47,10 @@ PRUNE = """
 WITH pruned AS (
     DELETE FROM {s}.changes WHERE number < %(end)s AND number < %(last)s
         AND (at <= {now} - %(retention)s OR number <= %(last)s - %(most)s)
-    RETURNING txid::text::bigint
+    RETURNING txid::text::bigint, number
 ), noted AS (
-    UPDATE {s}.feed SET pruned = greatest(pruned, (SELECT max(txid) FROM pruned))
+    UPDATE {s}.feed SET pruned_txid = greatest(pruned_txid, (SELECT max(txid) FROM pruned)),
+                        pruned_number = greatest(pruned_number, (SELECT max(number) FROM pruned))
     WHERE EXISTS (SELECT 1 FROM pruned)
 )
 SELECT count(*) FROM pruned
@@ -86,14 +87,14 @@ def parts(snapshot: str) -> tuple[int, list[int]]:
 
 async def read(transaction: Transaction, after: Cursor | None, limit: int) -> ChangePage:
     """Return the entries after a cursor; without a cursor, none, and the cursor of now."""
-    life, pruned, snapshot = await transaction.row(FEED) or ("", 0, "0:0:")
+    life, *pruned, snapshot = await transaction.row(FEED) or ("", 0, 0, "0:0:")
     end = Cursor(life, 0, mark=str(Span(snapshot, "")))
     if after is None:
         return ChangePage([], end)
     if after.life != life:
         return ChangePage([], end, reset=True)
     span = Span.parse(after.mark)
-    if missed(span.since, pruned, snapshot) or parts(span.until or span.since)[0] > parts(snapshot)[0]:
+    if missed(after, span, snapshot, *pruned) or parts(span.until or span.since)[0] > parts(snapshot)[0]:
         return ChangePage([], end, reset=True)
     until = span.until or snapshot
     rows = await entries(transaction, span.since, until, after, limit)
@@ -106,15 +107,16 @@ async def read(transaction: Transaction, after: Cursor | None, limit: int) -> Ch
     return ChangePage(rows, cursor, more=len(rows) == limit or until != snapshot, marks=marks)
 
 
-def missed(since: str, pruned: int, now: str) -> bool:
-    """Return whether entries of transactions that ended after the snapshot `since` may have been deleted.
+def missed(after: Cursor, span: Span, now: str, pruned_txid: int, pruned_number: int) -> bool:
+    """Return whether entries after the cursor may have been deleted.
 
-    `pruned` is the latest transaction of which entries were deleted. Transactions are compared instead of times: one
-    that was open for long may commit entries that are old already.
+    Transactions are compared instead of times: one that was open for long may commit entries that are old already. A
+    reader that is in the middle of `span` has read its entries up to a number.
     """
-    begun, running = parts(since)
+    has_read_pruned = span.until and pruned_number < after.number + (after.jobs is None)
+    begun, running = parts(span.until if has_read_pruned else span.since)
     still_running = parts(now)[1]
-    return pruned >= begun or any(txid <= pruned and txid not in still_running for txid in running)
+    return pruned_txid >= begun or any(txid <= pruned_txid and txid not in still_running for txid in running)
 
 
 async def entries(transaction: Transaction, since: str, until: str, after: Cursor, limit: int) -> list[Entry]:

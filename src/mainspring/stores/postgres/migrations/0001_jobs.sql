@@ -304,10 +304,11 @@ COMMENT ON COLUMN {schema}.changes.data IS 'JSON: what is the same for all ids';
 
 CREATE TABLE {schema}.feed (
     life          text     NOT NULL PRIMARY KEY,
-    pruned        bigint   NOT NULL DEFAULT 0
+    pruned_txid   bigint   NOT NULL DEFAULT 0,
+    pruned_number bigint   NOT NULL DEFAULT 0
 );
 INSERT INTO {schema}.feed (life) VALUES (substr(md5(random()::text || clock_timestamp()), 1, 8));
-COMMENT ON TABLE {schema}.feed IS 'Identifies the change feed: a cursor of another one is not valid here. pruned is the latest transaction of which entries were deleted.';
+COMMENT ON TABLE {schema}.feed IS 'Identifies the change feed: a cursor of another one is not valid here. pruned_txid and pruned_number are the highest ones among the entries that were deleted.';
 
 CREATE TABLE {schema}.readers (
     id            text     NOT NULL PRIMARY KEY,

@@ -1,0 +1,198 @@
+"""The change feed under chaos: nothing is lost, nothing is repeated, and the order of each job's changes is kept.
+
+Triggers in the database are the ledger. In the transaction that changes a job, they note its old and new status, and
+they know nothing of the feed. In the end, what each reader has seen of each job must be what the triggers noted.
+
+SQLite has no guard that could be taken out: there is one writer at a time, so its numbers are in the order of commits.
+What could break it is a number that is used twice; tests/conformance/feed.py checks that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+import time
+from collections import defaultdict
+from contextlib import closing
+from functools import partial
+
+import pytest
+
+from mainspring.ids import new_id
+from mainspring.job import NewJob
+from mainspring.stores.connect import connect
+from tests.chaos.conftest import Chaos, each_store
+from tests.chaos.database import PostgresDatabase
+from tests.chaos.processes import Nursery, Process
+from tests.chaos.programs.feed import lines_of
+from tests.chaos.waiting import wait_until
+from tests.chaos.workers import replace
+
+pytestmark = [pytest.mark.slow, pytest.mark.chaos]
+
+WRITERS, READERS = 6, 20
+PAGES = (1, 2, 7, 500)  # entries
+HOLD = {"sqlite": 0.02, "postgres": 0.8}  # seconds; while a transaction is open, no other one can write to SQLite
+BROKEN = "by-number"
+
+SQLITE_LEDGER = """
+CREATE TABLE effects (job_id TEXT NOT NULL);
+CREATE TABLE truth (n INTEGER PRIMARY KEY, job_id TEXT, was INTEGER, became INTEGER);
+CREATE TRIGGER note_insert AFTER INSERT ON mainspring_jobs BEGIN
+    INSERT INTO truth (job_id, was, became) VALUES (NEW.id, -1, NEW.status);
+END;
+CREATE TRIGGER note_update AFTER UPDATE OF status ON mainspring_jobs WHEN OLD.status <> NEW.status BEGIN
+    INSERT INTO truth (job_id, was, became) VALUES (NEW.id, OLD.status, NEW.status);
+END;
+CREATE TRIGGER note_end AFTER INSERT ON mainspring_archive BEGIN
+    INSERT INTO truth (job_id, was, became) VALUES (NEW.id, -1, NEW.status);
+END;
+"""
+POSTGRES_LEDGER = """
+CREATE TABLE public.truth (n bigint GENERATED ALWAYS AS IDENTITY, job_id text, was integer, became integer);
+CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO public.truth (job_id, was, became) VALUES (NEW.id, -1, NEW.status);
+    ELSIF OLD.status <> NEW.status THEN
+        INSERT INTO public.truth (job_id, was, became) VALUES (NEW.id, OLD.status, NEW.status);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER note AFTER INSERT OR UPDATE ON mainspring.jobs FOR EACH ROW EXECUTE FUNCTION public.note();
+CREATE TRIGGER note AFTER INSERT ON mainspring.archive FOR EACH ROW EXECUTE FUNCTION public.note();
+"""
+NAMES = {
+    (0, 3): "started", (1, 3): "started", (2, 3): "started", (3, 0): "waits", (3, 1): "retrying", (3, 2): "suspended",
+    (2, 0): "resumed", (1, 0): "retried", (-1, 4): "completed", (-1, 5): "dead_lettered", (-1, 6): "cancelled",
+}  # fmt: skip
+SAME = {"released": "waits", "snoozed": "waits"}
+MORE = {"stalled", "cancel_requested"}  # the status says nothing about these
+Seen = dict[str, list[str]]  # job -> what happened to it
+
+
+@each_store
+def test_the_feed_loses_repeats_and_reorders_nothing(nursery: Nursery, chaos: Chaos) -> None:
+    scene = Scene(nursery, chaos.rng())
+    for _ in range(chaos.size(25, 1500)):
+        time.sleep(scene.rng.uniform(0.02, 0.15))
+        scene.kill_one()
+    scene.finish()
+    scene.check()
+
+
+class Scene:
+    """Writers and readers, each of which has a successor as soon as it is killed."""
+
+    def __init__(self, nursery: Nursery, rng: random.Random) -> None:
+        self.nursery, self.rng = nursery, rng
+        self.is_postgres = isinstance(nursery.database, PostgresDatabase)
+        self.start = asyncio.run(prepare(nursery))
+        install_ledger(nursery)
+        self.writers = [self.writer() for _ in range(WRITERS)]
+        self.readers = [self.reader(number) for number in range(READERS)]
+        if self.is_postgres:
+            self.broken = nursery.start("feed:read_by_number", BROKEN)
+
+    def writer(self) -> Process:
+        hold = HOLD["postgres" if self.is_postgres else "sqlite"]
+        return self.nursery.start("feed:write", seed=self.rng.randrange(2**32), hold=hold)
+
+    def reader(self, number: int) -> Process:
+        """Its successor has the same name: it goes on where this one stopped."""
+        page = PAGES[number % len(PAGES)]
+        return self.nursery.start("feed:read", f"reader-{number}", after=self.start, page=page)
+
+    def kill_one(self) -> None:
+        place = self.rng.randrange(WRITERS + READERS // 2)
+        if place < WRITERS:
+            replace(self.writers, place, self.writer)
+        else:
+            place = self.rng.randrange(READERS)
+            replace(self.readers, place, partial(self.reader, place))
+
+    def finish(self) -> None:
+        """No new changes; all readers come to the end of the feed."""
+        for process in self.writers:
+            assert process.code is None, f"{process.who} ended by itself:\n{process.said()}"
+            process.kill()
+        last = asyncio.run(put_last(self.nursery))
+        names = [process.who for process in self.readers] + ([BROKEN] if self.is_postgres else [])
+        wait_until(lambda: all(self.has_seen(name, last) for name in names), partial(self.behind, last), every=0.2)
+
+    def behind(self, last: str) -> str:
+        late = [process for process in self.readers if not self.has_seen(process.who, last)]
+        said = "\n".join(process.said() for process in late[:3])
+        return f"{[process.who for process in late]} to see the last job\n{said}"
+
+    def has_seen(self, name: str, job_id: str) -> bool:
+        with (self.nursery.folder / f"{name}.changes").open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - 4000))
+            return job_id.encode() in file.read()
+
+    # -- what must hold -------------------------------------------------------------------------
+
+    def check(self) -> None:
+        truth, ledger = self.truth(), self.nursery.ledger
+        undone = {entry.job_id for entry in ledger.of("note")}
+        number = sum(map(len, truth.values()))
+        print(f"{len(ledger.deaths)} kills, {number} changes of {len(truth)} jobs, {len(undone)} rolled back")
+        assert truth.keys() >= ledger.acknowledged
+        assert len(undone - truth.keys()) == len(undone) > 0
+        for process in self.readers:
+            ids, seen = self.seen(process.who)
+            assert len(set(ids)) == len(ids), f"{process.who} saw changes twice"
+            wrong = [job for job in truth | seen if truth.get(job) != seen.get(job)]
+            problems = [f"{job}: {truth.get(job)} != {seen.get(job)}" for job in wrong]
+            assert not problems, "\n".join([process.who, *problems[:20]])
+        if self.is_postgres:
+            _, seen = self.seen(BROKEN)
+            lost = number - sum(map(len, seen.values()))
+            print(f"a reader that remembers only the highest number lost {lost} of {number} changes")
+            assert lost > 0
+
+    def truth(self) -> Seen:
+        found: Seen = defaultdict(list)
+        for job_id, was, became in self.nursery.ask("SELECT job_id, was, became FROM truth ORDER BY n"):
+            name = NAMES.get((was, became)) or ("retried" if job_id in found else "created")
+            found[job_id].append(name)
+        return dict(found)
+
+    def seen(self, name: str) -> tuple[list[str], Seen]:
+        lines = lines_of(self.nursery.folder / f"{name}.changes")
+        found: Seen = defaultdict(list)
+        for _, kind, job_id, _ in lines:
+            if job_id != "None" and kind not in MORE:
+                found[job_id].append(SAME.get(kind, kind))
+        return [line[0] for line in lines], dict(found)
+
+
+async def prepare(nursery: Nursery) -> str:
+    """Make the tables; return the cursor of the beginning."""
+    store = connect(nursery.database.url)
+    await store.open()
+    try:
+        return str((await store.changes()).cursor)
+    finally:
+        await store.close()
+
+
+async def put_last(nursery: Nursery) -> str:
+    """A job that is inserted after all transactions of the writers have ended."""
+    store = connect(nursery.database.url)
+    job = NewJob(id=new_id(), task="last", payload="{}")
+    try:
+        await store.insert([job])
+    finally:
+        await store.close()
+    return job.id
+
+
+def install_ledger(nursery: Nursery) -> None:
+    if isinstance(nursery.database, PostgresDatabase):
+        nursery.database.plant(POSTGRES_LEDGER)
+        return
+    with closing(sqlite3.connect(nursery.sqlite.path)) as connection:
+        connection.executescript(SQLITE_LEDGER)
