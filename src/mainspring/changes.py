@@ -39,13 +39,13 @@ class ChangeStream:
         return self._follow()
 
     def __iter__(self) -> Iterator[Change]:
-        follower = self._follow()
+        changes = Pull(self._follow())
         run = self._services.run
         try:
             while True:
-                yield run(next_of(follower))
+                yield run(changes.next())
         finally:
-            run(follower.aclose())
+            run(changes.close())
 
     async def begin(self) -> str:
         """Return the cursor, after which every change will be seen. Call it to fix the place before you act."""
@@ -93,5 +93,19 @@ class ChangeStream:
                 await news.wait()
 
 
-async def next_of(follower: AsyncGenerator[Change]) -> Change:
-    return await anext(follower)
+class Pull:
+    """Changes for a thread that asks for one after the other, and may be interrupted (Ctrl-C) while it waits."""
+
+    def __init__(self, follower: AsyncGenerator[Change]) -> None:
+        self._follower = follower
+        self._pending: asyncio.Future[Change] | None = None
+
+    async def next(self) -> Change:
+        self._pending = asyncio.ensure_future(anext(self._follower))
+        return await self._pending
+
+    async def close(self) -> None:
+        if self._pending is not None:  # a generator that still runs cannot be closed
+            self._pending.cancel()
+            await asyncio.wait([self._pending])
+        await self._follower.aclose()

@@ -1,11 +1,12 @@
 """Durable subscribers: each is a name with a place in the change feed, and a function that is called for each change.
 
-The place is a document. One process at a time serves a subscriber: it reads the changes after that place, calls the
-function, and moves the place. Each move names the version of the document that the process has read. So a process that
-was paused, and whose subscriber another process serves by now, cannot move the place back.
+The place is a document. One worker at a time serves a subscriber: it reads the changes after that place, calls the
+function, and moves the place. Each move names the version of the document that the worker has read. So a worker that
+was paused, and whose subscriber another worker serves by now, cannot move the place back.
 
-If a process dies after the function has acted and before the place was moved, the next process calls the function again
-for that change. `Change.id` is the same then: pass it on as an idempotency key.
+If a process dies after the function has acted and before the place was moved, the next worker calls the function again
+for that change. `Change.id` is the same then: pass it on as an idempotency key. An outage of the store is not a reason
+to call it again: the worker keeps trying to move the place.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Awaitable, Callable
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from mainspring.errors import ConfigurationError
+from mainspring.errors import ConfigurationError, StoreUnavailable
 from mainspring.events import SubscriberReset
 from mainspring.ids import new_id
 from mainspring.log import get_log
@@ -30,13 +33,22 @@ from mainspring.stores.feed import Change, ChangeFilter, Cursor
 log = get_log("mainspring.subscribers")
 
 COLLECTION = "subscribers"
-LEASE = 15.0  # seconds without a sign of life after which another process takes over
-SIGN_OF_LIFE = 5.0  # seconds between two of them
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a change is tried again, doubling
 PAGE = 200  # entries of the feed that one read returns at most
 PAUSE = 0.02  # seconds between two reads while changes keep coming
+LONGEST_ERROR = 500  # characters
 
 Handler = Callable[[Change], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """All of it in seconds."""
+
+    lease: float = 15.0  # without a sign of life, after which another worker takes over
+    sign_of_life: float = 5.0  # between two of them
+    first_pause: float = 1.0  # before a change is tried again, doubling
+    longest_pause: float = 60.0
+    outage_pause: float = 1.0  # between two tries to move the place while the store is away
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +64,7 @@ class SubscriberState:
 
     name: str
     cursor: str  # the last change that it has handled, or passed over
-    owner: str | None  # the process that serves it; None: no process does
+    owner: str | None  # the worker that serves it, as "host:process:number"; None: none does
     failures: int  # in a row, for the next change
     error: str  # the last one; empty if there is none
 
@@ -67,7 +79,7 @@ class Subscribers:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._process = new_id()
+        self.timing = Timing()
         self.registered: dict[str, Subscriber] = {}
 
     def add(self, name: str, where: ChangeFilter, handler: Handler) -> None:
@@ -80,7 +92,7 @@ class Subscribers:
     def services_for(self, stopping: asyncio.Event) -> list[Service]:
         """Return what a worker runs: one service for each subscriber."""
         subscribers = self.registered.values()
-        return [Service(self._services, subscriber, self._process, stopping) for subscriber in subscribers]
+        return [Service(self._services, subscriber, self.timing, stopping) for subscriber in subscribers]
 
     async def states(self) -> list[SubscriberState]:
         """Return all subscribers that the store knows, also those of other programs."""
@@ -96,17 +108,19 @@ class Subscribers:
 
 
 class PlaceLost(Exception):
-    """Another process serves the subscriber."""
+    """Another worker serves the subscriber."""
 
 
 class Service:
-    """Serves one subscriber in this process, if no other process does."""
+    """Serves one subscriber in one worker, if no other worker does."""
 
-    def __init__(self, services: Services, subscriber: Subscriber, process: str, stopping: asyncio.Event) -> None:
+    def __init__(self, services: Services, subscriber: Subscriber, timing: Timing, stopping: asyncio.Event) -> None:
         self._services = services
         self._subscriber = subscriber
-        self._process = process
+        self._timing = timing
         self._stopping = stopping
+        self.finished = asyncio.Event()  # the worker stops, and the place is handed over
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{new_id()[-6:]}"
         self._key = Key(COLLECTION, "", subscriber.name)
         self._version = ABSENT
         self._cursor = ""
@@ -120,11 +134,12 @@ class Service:
         return f"subscriber {self._subscriber.name}"
 
     async def step(self) -> None:
-        """Take the subscriber if no live process has it, and serve it until the worker stops or the place is lost."""
+        """Take the subscriber if no live worker has it, and serve it until the worker stops or the place is lost."""
         if self._stopping.is_set():
+            self.finished.set()
             await asyncio.Event().wait()  # until this loop is cancelled
         if not await self._take():
-            await self._sleep(SIGN_OF_LIFE)
+            await self._sleep(self._timing.sign_of_life)
             return
         with suppress(PlaceLost):
             await self._serve()
@@ -136,21 +151,20 @@ class Service:
         found = await self._services.store.documents([self._key])
         if not found:
             cursor = str((await self._services.store.changes()).cursor)
-            return await self._become_owner(ABSENT, cursor)
+            return await self._become_owner(ABSENT, cursor, failures=0)
         state = SubscriberState.of(found[0])
-        if state.owner not in {None, self._process} and not self._is_silent(found[0].version):
+        if state.owner not in {None, self._owner} and not self._is_silent(found[0].version):
             return False
-        self._failures = state.failures
-        return await self._become_owner(found[0].version, state.cursor)
+        return await self._become_owner(found[0].version, state.cursor, state.failures)
 
     def _is_silent(self, version: str) -> bool:
         now = self._services.store.clock.monotonic()
         if self._seen is None or self._seen[0] != version:
             self._seen = version, now
-        return now - self._seen[1] >= LEASE
+        return now - self._seen[1] >= self._timing.lease
 
-    async def _become_owner(self, version: str, cursor: str) -> bool:
-        self._version, self._cursor, self._error = version, cursor, ""
+    async def _become_owner(self, version: str, cursor: str, failures: int) -> bool:
+        self._version, self._cursor, self._failures, self._error = version, cursor, failures, ""
         try:
             await self._save()
         except PlaceLost:
@@ -158,10 +172,10 @@ class Service:
         return True
 
     async def _save(self, *, owner: str | None = "") -> None:
-        """Write the place; raise PlaceLost if another process has written it."""
+        """Write the place; raise PlaceLost if another worker has written it."""
         data = {
             "cursor": self._cursor,
-            "owner": self._process if owner == "" else owner,
+            "owner": self._owner if owner == "" else owner,
             "failures": self._failures,
             "error": self._error,
         }
@@ -172,8 +186,20 @@ class Service:
             raise PlaceLost
         self._version, self._saved_at = write.version, self._services.store.clock.monotonic()
 
+    async def _save_after_action(self) -> None:
+        """Write the place, however long the store is away: otherwise the function would be called again."""
+        while True:
+            try:
+                await self._save()
+            except StoreUnavailable as error:
+                pause = self._timing.outage_pause
+                log.warning("subscriber_waits", subscriber=self._subscriber.name, error=str(error), retry_in=pause)
+                await asyncio.sleep(pause)
+            else:
+                return
+
     async def _show_life(self) -> None:
-        if self._services.store.clock.monotonic() - self._saved_at >= SIGN_OF_LIFE:
+        if self._services.store.clock.monotonic() - self._saved_at >= self._timing.sign_of_life:
             await self._save()
 
     # -- serving ------------------------------------------------------------------------------------
@@ -185,20 +211,24 @@ class Service:
                 news.clear()
                 page = await self._services.store.changes(self._cursor, limit=PAGE)
                 if page.reset:
-                    self._tell_reset()
+                    await self._begin_anew(str(page.cursor))
+                    continue
                 before = Cursor.parse(self._cursor)
                 for change in page.changes(self._subscriber.where, before):
                     if not await self._handle(change):
                         break
                 else:
-                    await self._pass_over(str(page.cursor), moved=bool(page.entries) or page.reset)
+                    await self._pass_over(str(page.cursor), moved=bool(page.entries))
                     await self._wait(news, busy=bool(page.entries), more=page.more)
         await self._save(owner=None)
 
-    def _tell_reset(self) -> None:
+    async def _begin_anew(self, cursor: str) -> None:
+        """Go on from now, and tell it: the feed no longer has what came after the place."""
         name = self._subscriber.name
         log.error("subscriber_reset", subscriber=name, advice="the feed no longer has what came after its place")
         self._services.bus.emit(SubscriberReset(subscriber=name))
+        self._cursor, self._failures, self._error = cursor, 0, ""
+        await self._save()
 
     async def _pass_over(self, cursor: str, *, moved: bool) -> None:
         """Move the place past changes that do not match, now and then."""
@@ -209,21 +239,22 @@ class Service:
     async def _handle(self, change: Change) -> bool:
         """Call the function until it succeeds, then move the place; False if the worker stops before that."""
         while not self._stopping.is_set():
-            await self._show_life()  # after a pause, this also checks that no other process has taken over
+            await self._show_life()  # after a pause, this also checks that no other worker has taken over
             if await self._call(change):
                 self._cursor, self._failures, self._error = change.cursor, 0, ""
-                await self._save()
+                await self._save_after_action()
                 return True
             self._failures += 1
             await self._save()
-            await self._pause(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self._failures - 1, 10)))
+            doubled = self._timing.first_pause * 2 ** min(self._failures - 1, 30)
+            await self._pause(min(self._timing.longest_pause, doubled))
         return False
 
     async def _pause(self, seconds: float) -> None:
         """Wait before the next try, and show life meanwhile."""
         end = self._services.store.clock.monotonic() + seconds
         while (left := end - self._services.store.clock.monotonic()) > 0 and not self._stopping.is_set():
-            await self._sleep(min(left, SIGN_OF_LIFE))
+            await self._sleep(min(left, self._timing.sign_of_life))
             await self._show_life()
 
     async def _call(self, change: Change) -> bool:
@@ -231,22 +262,22 @@ class Service:
         call = asyncio.create_task(call_handler(self._subscriber.handler, change))
         try:
             while not call.done():
-                await asyncio.wait([call], timeout=SIGN_OF_LIFE)
+                await asyncio.wait([call], timeout=self._timing.sign_of_life)
                 if not call.done():
-                    await self._save()
-            call.result()
-        except PlaceLost:
-            call.cancel()
-            raise
-        except Exception as error:  # noqa: BLE001 - the user's function may raise anything
-            self._error = f"{type(error).__name__}: {error}"[:500]
-            name = self._subscriber.name
-            log.warning("subscriber_failed", subscriber=name, change=change.id, kind=change.kind, error=self._error)
-            return False
+                    with suppress(StoreUnavailable):
+                        await self._save()
         finally:
-            if not call.done():
-                call.cancel()
-        return True
+            call.cancel()  # it has ended, or the place is lost, or the worker waits no longer
+        return self._has_succeeded(call, change)
+
+    def _has_succeeded(self, call: asyncio.Task[None], change: Change) -> bool:
+        error = asyncio.CancelledError("cancelled") if call.cancelled() else call.exception()
+        if error is None:
+            return True
+        self._error = f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
+        name = self._subscriber.name
+        log.warning("subscriber_failed", subscriber=name, change=change.id, kind=change.kind, error=self._error)
+        return False
 
     async def _wait(self, news: asyncio.Event, *, busy: bool, more: bool) -> None:
         if more:
@@ -257,7 +288,8 @@ class Service:
         stopping = asyncio.create_task(self._stopping.wait())
         heard = asyncio.create_task(news.wait())
         try:
-            await asyncio.wait([heard, stopping], timeout=SIGN_OF_LIFE, return_when=asyncio.FIRST_COMPLETED)
+            most = self._timing.sign_of_life
+            await asyncio.wait([heard, stopping], timeout=most, return_when=asyncio.FIRST_COMPLETED)
         finally:
             heard.cancel()
             stopping.cancel()
@@ -268,6 +300,20 @@ class Service:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
+
+
+async def finish(services: Sequence[Service], seconds: float, unless: asyncio.Event) -> None:
+    """Wait until all of them have finished the change that they are at and handed over their places, or `unless`."""
+    if not services:
+        return
+    finished = asyncio.gather(*(service.finished.wait() for service in services))
+    told = asyncio.create_task(unless.wait())
+    try:
+        await asyncio.wait([finished, told], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        finished.cancel()
+        told.cancel()
+        await asyncio.gather(finished, told, return_exceptions=True)
 
 
 async def call_handler(handler: Handler, change: Change) -> None:

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol, Self, Unpack
 
+from mainspring import subscribers
 from mainspring.errors import ConfigurationError, WorkerStuck
 from mainspring.events import WorkerStarted, WorkerStopped
 from mainspring.log import get_log
@@ -85,6 +86,7 @@ class Worker:
         if not await parts.membership.join(unless=self._stopping):
             return
         parts.admission.may_stand_by = True
+        services = self.runtime.subscribers.services_for(self._stopping)
         steps = {
             "claim": parts.intake.step,
             "after-ack": parts.after_ack.step,
@@ -95,12 +97,12 @@ class Worker:
             "maintenance": self._maintenance_step,
             unknown_tasks.LOOP: parts.unknown_tasks.step,
             publication.LOOP: parts.publication.step,
-            **{service.name: service.step for service in self.runtime.subscribers.services_for(self._stopping)},
+            **{service.name: service.step for service in services},
         }
         async with self._joined(), supervised_loops(steps, parts.outage) as loops:
             self._has_joined.set()
             await self._until_stopped(loops)
-            await self._drain()
+            await asyncio.gather(self._drain(), subscribers.finish(services, self.settings.grace, self._stop_now))
         if self._exits_stuck:
             raise WorkerStuck
 

@@ -1,0 +1,151 @@
+"""Streams of changes: `async for` and `for`, cursors, outages, resets."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from mainspring import Mainspring, changes
+from mainspring.errors import ChangesLost, ConfigurationError, StoreUnavailable
+from mainspring.stores.feed import ChangeFilter, ChangeKind, ChangePage, Cursor
+from mainspring.stores.sqlite import MemoryStore, SqliteStore
+from tests.conformance.scenario import put, put_many
+
+CREATED = ChangeFilter(kinds=(ChangeKind.CREATED,))
+
+
+@pytest.fixture
+async def app() -> AsyncIterator[Mainspring]:
+    app = Mainspring(MemoryStore())
+    yield app
+    await app.close()
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[Mainspring]:
+    """For code without an event loop."""
+    app = Mainspring(SqliteStore(tmp_path / "jobs.db"))
+    yield app
+    app.run(app.close())
+
+
+async def test_a_stream_yields_changes_as_they_happen(app: Mainspring) -> None:
+    stream = app.changes(where=CREATED)
+    await stream.begin()
+    follower = aiter(stream)
+    for _ in range(3):
+        job_id = await put(app.store)
+        change = await asyncio.wait_for(anext(follower), 5)
+        assert (change.job_id, change.cursor) == (job_id, stream.cursor)
+
+
+async def test_a_stream_resumes_after_a_cursor(app: Mainspring) -> None:
+    start = await app.changes().begin()
+    jobs = await put_many(app.store, 5)
+    first = [change async for change in up_to(app, start, 2)]
+    rest = [change async for change in up_to(app, first[-1].cursor, 3)]
+    assert [change.job_id for change in first + rest] == jobs
+
+
+async def up_to(app: Mainspring, after: str, number: int) -> AsyncIterator[changes.Change]:
+    async for change in app.changes(after=after, where=CREATED):
+        yield change
+        number -= 1
+        if not number:
+            return
+
+
+async def test_the_cursor_moves_on_although_nothing_matches(app: Mainspring) -> None:
+    stream = app.changes(where=ChangeFilter(queues=("mail",)))
+    start = await stream.begin()
+    await put_many(app.store, 5)
+    waiting = asyncio.ensure_future(anext(aiter(stream)))
+    async with asyncio.timeout(5):
+        while stream.cursor == start:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    waiting.cancel()
+    assert Cursor.parse(stream.cursor or "").number > Cursor.parse(start).number
+
+
+async def test_a_lost_place_is_an_error_that_has_a_new_one(app: Mainspring) -> None:
+    start = await app.changes().begin()
+    foreign = str(replace(Cursor.parse(start), life="another"))
+    stream = app.changes(after=foreign, where=CREATED)
+    with pytest.raises(ChangesLost) as lost:
+        await anext(aiter(stream))
+    job_id = await put(app.store)
+    assert (await anext(aiter(stream))).job_id == job_id
+    assert stream.cursor is not None
+    assert foreign in str(vars(lost.value)) or lost.value.args
+
+
+async def test_a_stream_survives_an_outage(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "RETRY_PAUSE", 0.01)
+    stream = app.changes(where=CREATED)
+    await stream.begin()
+    job_id = await put(app.store)
+    read, outages = app.store.changes, iter(range(3))
+
+    async def away_three_times(after: str | None = None, *, limit: int = 500) -> ChangePage:
+        if next(outages, None) is not None:
+            raise StoreUnavailable("away")
+        return await read(after, limit=limit)
+
+    monkeypatch.setattr(app.store, "changes", away_three_times)
+    assert (await asyncio.wait_for(anext(aiter(stream)), 5)).job_id == job_id
+
+
+def test_a_loop_without_an_event_loop_sees_changes_of_other_threads(plain: Mainspring) -> None:
+    stream = plain.changes(where=CREATED)
+    plain.run(stream.begin())
+    jobs: list[str] = []
+    enqueuer = threading.Thread(target=lambda: jobs.extend(plain.run(put_many(plain.store, 3))))
+    enqueuer.start()
+    found = [change.job_id for change in islice(stream, 3)]
+    enqueuer.join()
+    assert found == jobs
+
+
+def test_garbage_is_refused_at_once(plain: Mainspring) -> None:
+    with pytest.raises(ConfigurationError, match="'garbage' is not a cursor"):
+        plain.changes(after="garbage")
+    with pytest.raises(ConfigurationError, match=r"must be a tuple, not a string; write queues=\('mail',\)"):
+        ChangeFilter(queues="mail")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="'born' is not a kind of change; use any of created"):
+        ChangeFilter(kinds=("born",))  # type: ignore[arg-type]
+
+
+INTERRUPTED = """
+import sys
+from mainspring import Mainspring
+app = Mainspring(f"sqlite:///{sys.argv[1]}")
+print("follows", flush=True)
+try:
+    for change in app.changes():
+        print(change.kind, flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+app.run(app.close())
+"""
+
+
+@pytest.mark.slow
+def test_a_loop_that_waits_can_be_interrupted(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "jobs.db")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "follows\n"
+        while not list(tmp_path.glob("jobs.db-workers/*")) and process.poll() is None:
+            pass
+        process.send_signal(signal.SIGINT)
+        said, wrong = process.communicate(timeout=30)
+    assert (said, process.returncode, wrong) == ("interrupted\n", 0, "")

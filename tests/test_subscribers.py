@@ -1,0 +1,289 @@
+"""Durable subscribers within one process; tests/chaos/test_subscribers.py kills and stops real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from mainspring import Mainspring
+from mainspring.errors import ConfigurationError, StoreUnavailable
+from mainspring.events import SubscriberReset
+from mainspring.stores.documents import Bundle, Key, Write
+from mainspring.stores.feed import Change, ChangeFilter, ChangeKind, Cursor
+from mainspring.stores.sqlite import MemoryStore, SqliteStore
+from mainspring.subscribers import COLLECTION, SubscriberState, Timing
+from tests.conformance.scenario import put, put_many
+
+PATIENCE = 10.0  # seconds; only a failing test waits this long
+QUICK = Timing(lease=0.4, sign_of_life=0.05, first_pause=0.01, longest_pause=0.02, outage_pause=0.01)
+CREATED = ChangeFilter(kinds=(ChangeKind.CREATED,))
+
+
+@pytest.fixture
+async def app() -> AsyncIterator[Mainspring]:
+    app = Mainspring(MemoryStore())
+    app.subscribers.timing = QUICK
+    yield app
+    await app.close()
+
+
+@dataclass
+class Notes:
+    """What a subscriber was called with."""
+
+    changes: list[Change] = field(default_factory=list)
+
+    def __call__(self, change: Change) -> None:
+        self.changes.append(change)
+
+    @property
+    def jobs(self) -> list[str | None]:
+        return [change.job_id for change in self.changes]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - what it waits for sets no event
+            await asyncio.sleep(0.005)
+
+
+async def owned(app: Mainspring) -> SubscriberState:
+    """Wait until a worker serves the only subscriber."""
+    async with asyncio.timeout(PATIENCE):
+        while not (states := await app.subscribers.states()) or states[0].owner is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    return states[0]
+
+
+# -- what it is called for -----------------------------------------------------------------------------
+
+
+async def test_a_subscriber_is_called_for_each_change_that_matches_in_order(app: Mainspring) -> None:
+    notes = Notes()
+    app.subscriber("mailer", where=replace(CREATED, queues=("mail",)))(notes)
+    await put(app.store, queue="mail")
+    async with app.worker(queues=["none"]):
+        await owned(app)
+        jobs = [await put(app.store, queue=queue) for queue in ("mail", "other", "mail", "mail")]
+        await until(lambda: len(notes.jobs) == 3)
+    assert notes.jobs == [jobs[0], jobs[2], jobs[3]]
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "function"])
+async def test_coroutines_run_on_the_loop_and_functions_in_threads(app: Mainspring, kind: str) -> None:
+    threads: list[int] = []
+
+    def note(_: Change) -> None:
+        threads.append(threading.get_ident())
+
+    async def note_here(change: Change) -> None:
+        note(change)
+
+    app.subscriber("mailer")(note_here if kind == "coroutine" else note)
+    async with app.worker(queues=["none"]):
+        await owned(app)
+        await put(app.store)
+        await until(lambda: threads)
+    assert (threads[0] == threading.get_ident()) == (kind == "coroutine")
+
+
+async def test_a_subscriber_goes_on_where_it_stopped(app: Mainspring) -> None:
+    notes = Notes()
+    app.subscriber("mailer", where=CREATED)(notes)
+    async with app.worker(queues=["none"]):
+        await owned(app)
+        first = await put(app.store)
+        await until(lambda: notes.jobs)
+    more = await put_many(app.store, 3)
+    async with app.worker(queues=["none"]):
+        await until(lambda: len(notes.jobs) == 4)
+    assert notes.jobs == [first, *more]
+
+
+async def test_two_workers_of_one_process_handle_each_change_once(app: Mainspring) -> None:
+    notes = Notes()
+    app.subscriber("mailer", where=CREATED)(notes)
+    async with app.worker(queues=["none"]), app.worker(queues=["none"]):
+        await owned(app)
+        jobs = [await put(app.store) for _ in range(30)]
+        await until(lambda: len(notes.jobs) >= 30)
+        await asyncio.sleep(2 * QUICK.lease)  # the other worker would have noticed silence by then
+    assert notes.jobs == jobs
+
+
+async def test_two_processes_handle_each_change_once(tmp_path: Path) -> None:
+    notes = Notes()
+    apps = [Mainspring(SqliteStore(tmp_path / "jobs.db")) for _ in range(2)]
+    for app in apps:
+        app.subscribers.timing = QUICK
+        app.subscriber("mailer", where=CREATED)(notes)
+    async with apps[0], apps[1], apps[0].worker(queues=["none"]), apps[1].worker(queues=["none"]):
+        await owned(apps[0])
+        jobs = [await put(apps[number % 2].store) for number in range(30)]
+        await until(lambda: len(notes.jobs) >= 30)
+    assert notes.jobs == jobs
+
+
+# -- failures ------------------------------------------------------------------------------------------
+
+
+async def test_a_failing_function_is_called_again_and_later_changes_wait(app: Mainspring) -> None:
+    calls: list[tuple[str, str | None]] = []
+
+    @app.subscriber("mailer", where=CREATED)
+    async def fail_twice(change: Change) -> None:
+        calls.append((change.id, change.job_id))
+        if len(calls) in {2, 3}:
+            raise ValueError("no")
+
+    async with app.worker(queues=["none"]):
+        await owned(app)
+        jobs = await put_many(app.store, 3)
+        await until(lambda: len(calls) == 5)
+        (state,) = await app.subscribers.states()
+    assert [job_id for _, job_id in calls] == [jobs[0], jobs[1], jobs[1], jobs[1], jobs[2]]
+    assert len({change_id for change_id, _ in calls}) == 3
+    assert state.failures == 0
+
+
+async def test_the_store_knows_how_often_and_why_a_function_failed(app: Mainspring) -> None:
+    app.subscribers.timing = replace(QUICK, first_pause=60, longest_pause=60)
+
+    @app.subscriber("mailer", where=CREATED)
+    def fail(_: Change) -> None:
+        raise ValueError("no")
+
+    async with app.worker(queues=["none"]):
+        before = await owned(app)
+        await put(app.store)
+        async with asyncio.timeout(PATIENCE):
+            while not (state := (await app.subscribers.states())[0]).failures:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+    assert (state.failures, state.error) == (1, "ValueError: no")
+    assert Cursor.parse(state.cursor).number == Cursor.parse(before.cursor).number
+    assert (await app.subscribers.states())[0].owner is None  # a stop does not wait for the pause
+
+
+async def test_an_outage_after_the_action_does_not_repeat_it(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = Notes()
+    app.subscriber("mailer", where=CREATED)(notes)
+    write, outages = app.store.write, iter(range(3))
+
+    async def away_three_times(bundles: list[Bundle]) -> object:
+        if notes.jobs and next(outages, None) is not None:
+            raise StoreUnavailable("away")
+        return await write(bundles)
+
+    monkeypatch.setattr(app.store, "write", away_three_times)
+    async with app.worker(queues=["none"]):
+        await owned(app)
+        jobs = [await put(app.store), await put(app.store)]
+        await until(lambda: len(notes.jobs) >= 2 and next(outages, None) is None)
+    assert notes.jobs == jobs
+
+
+# -- the place ---------------------------------------------------------------------------------------------
+
+
+async def test_a_function_may_take_longer_than_the_lease(app: Mainspring) -> None:
+    notes, other = Notes(), asyncio.Event()
+
+    @app.subscriber("mailer", where=CREATED)
+    async def slow(change: Change) -> None:
+        notes(change)
+        await asyncio.sleep(3 * QUICK.lease)
+        other.set()
+
+    async with app.worker(queues=["none"]), app.worker(queues=["none"]):
+        await owned(app)
+        await put(app.store)
+        await asyncio.wait_for(other.wait(), PATIENCE)
+    assert len(notes.jobs) == 1
+
+
+async def test_a_worker_that_stops_finishes_the_change_and_hands_over_the_place(app: Mainspring) -> None:
+    begun, may_end, notes = asyncio.Event(), asyncio.Event(), Notes()
+
+    @app.subscriber("mailer", where=CREATED)
+    async def slow(change: Change) -> None:
+        notes(change)
+        begun.set()
+        await may_end.wait()
+
+    async with app.worker(queues=["none"]):
+        await owned(app)
+        first, second = await put_many(app.store, 2)
+        await asyncio.wait_for(begun.wait(), PATIENCE)
+        asyncio.get_running_loop().call_later(0.1, may_end.set)  # the worker is stopping by then
+    (state,) = await app.subscribers.states()
+    assert (state.owner, notes.jobs) == (None, [first])
+    async with app.worker(queues=["none"]):
+        await until(lambda: len(notes.jobs) == 2)
+    assert notes.jobs == [first, second]
+
+
+async def test_a_silent_owner_loses_the_place(app: Mainspring) -> None:
+    notes = Notes()
+    app.subscriber("mailer", where=CREATED)(notes)
+    async with app.worker(queues=["none"]):
+        await owned(app)
+    (document,) = await app.store.documents([Key(COLLECTION, "", "mailer")])
+    await take_for(app, document.data)
+    job_id = await put(app.store)
+    async with app.worker(queues=["none"]):
+        await until(lambda: notes.jobs)
+    assert notes.jobs == [job_id]
+
+
+async def take_for(app: Mainspring, data: str) -> None:
+    """Let a process that is dead own the place."""
+    dead = data.replace('"owner": null', '"owner": "host:1:dead"')
+    assert dead != data
+    await app.store.write([Bundle((Write(Key(COLLECTION, "", "mailer"), dead),))])
+
+
+async def test_a_subscriber_that_is_too_late_goes_on_from_now_and_it_is_told(app: Mainspring) -> None:
+    notes, resets = Notes(), list[str]()
+    app.subscriber("mailer", where=CREATED)(notes)
+    app.on(SubscriberReset)(lambda event: resets.append(event.subscriber))
+    async with app.worker(queues=["none"]):
+        state = await owned(app)
+    (document,) = await app.store.documents([Key(COLLECTION, "", "mailer")])
+    foreign = str(replace(Cursor.parse(state.cursor), life="another"))
+    await replace_cursor(app, document.data, state.cursor, foreign)
+    await put(app.store)
+    async with app.worker(queues=["none"]):
+        await until(lambda: resets)
+        job_id = await put(app.store)
+        await until(lambda: notes.jobs)
+    assert (notes.jobs, resets) == ([job_id], ["mailer"])
+
+
+async def replace_cursor(app: Mainspring, data: str, old: str, new: str) -> None:
+    changed = json.dumps({**json.loads(data), "cursor": new})
+    assert old != new
+    await app.store.write([Bundle((Write(Key(COLLECTION, "", "mailer"), changed),))])
+
+
+# -- names ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_name_is_given_once(app: Mainspring) -> None:
+    app.subscriber("mailer")(Notes())
+    with pytest.raises(ConfigurationError, match="there is a subscriber named 'mailer' already"):
+        app.subscriber("mailer")(Notes())
+
+
+async def test_a_removed_subscriber_is_forgotten(app: Mainspring) -> None:
+    app.subscriber("mailer")(Notes())
+    async with app.worker(queues=["none"]):
+        await owned(app)
+    assert await app.subscribers.remove("mailer")
+    assert await app.subscribers.states() == []
+    assert not await app.subscribers.remove("mailer")
