@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring import Mainspring, changes
+from mainspring import Change, Mainspring, changes
 from mainspring.errors import ChangesLost, ConfigurationError, StoreUnavailable
 from mainspring.stores.feed import ChangeFilter, ChangeKind, ChangePage, Cursor
 from mainspring.stores.sqlite import MemoryStore, SqliteStore
@@ -56,7 +56,7 @@ async def test_a_stream_resumes_after_a_cursor(app: Mainspring) -> None:
     assert [change.job_id for change in first + rest] == jobs
 
 
-async def up_to(app: Mainspring, after: str, number: int) -> AsyncIterator[changes.Change]:
+async def up_to(app: Mainspring, after: str, number: int) -> AsyncIterator[Change]:
     async for change in app.changes(after=after, where=CREATED):
         yield change
         number -= 1

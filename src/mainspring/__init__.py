@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mainspring.app import Mainspring
+from mainspring.changes import ChangeStream
 from mainspring.chunk import Item
 from mainspring.context import Context
 from mainspring.errors import (
@@ -21,6 +22,7 @@ from mainspring.errors import (
     BreakerNotFound,
     Cancel,
     CannotStoreResult,
+    ChangesLost,
     ClaimLost,
     ConfigurationError,
     DedupeConflict,
@@ -68,7 +70,9 @@ from mainspring.job import Job, NewJob, Priority, Status
 from mainspring.middleware import EnqueueCall, RunCall
 from mainspring.options import Chunk, Retention
 from mainspring.retry import Retry
+from mainspring.stores.feed import Change, ChangeFilter, ChangeKind
 from mainspring.stores.protocol import Filter
+from mainspring.subscribers import SubscriberState
 from mainspring.task import Task
 
 if TYPE_CHECKING:
@@ -103,6 +107,11 @@ __all__ = [
     "BusinessCalendar",
     "Cancel",
     "CannotStoreResult",
+    "Change",
+    "ChangeFilter",
+    "ChangeKind",
+    "ChangeStream",
+    "ChangesLost",
     "Child",
     "Chunk",
     "ClaimLost",
@@ -163,6 +172,7 @@ __all__ = [
     "StepsChanged",
     "StoreError",
     "StoreUnavailable",
+    "SubscriberState",
     "SystemHalted",
     "Task",
     "Throttle",

@@ -33,6 +33,7 @@
 | BreakerHalfOpened  | a circuit breaker lets probes through                               |
 | BreakerClosed      | a circuit breaker is closed again                                   |
 | TaskUnknown        | jobs are due whose task no live worker of their queue knows         |
+| SubscriberReset    | a durable subscriber missed changes: the feed has them no longer    |
 | JobsRecovered      | dead letters of a task were retried by its recovery                 |
 | Halted, Resumed    | the system, or with `queue` one queue, was halted or resumed        |
 

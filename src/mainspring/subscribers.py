@@ -306,14 +306,17 @@ async def finish(services: Sequence[Service], seconds: float, unless: asyncio.Ev
     """Wait until all of them have finished the change that they are at and handed over their places, or `unless`."""
     if not services:
         return
-    finished = asyncio.gather(*(service.finished.wait() for service in services))
+    finished = asyncio.create_task(all_finished(services))
     told = asyncio.create_task(unless.wait())
     try:
         await asyncio.wait([finished, told], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
         finished.cancel()
         told.cancel()
-        await asyncio.gather(finished, told, return_exceptions=True)
+
+
+async def all_finished(services: Sequence[Service]) -> bool:
+    return all([await service.finished.wait() for service in services])
 
 
 async def call_handler(handler: Handler, change: Change) -> None:

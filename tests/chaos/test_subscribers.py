@@ -9,6 +9,7 @@ import asyncio
 import signal
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,7 +97,7 @@ def test_a_worker_that_stops_hands_over_the_place_before_the_lease_ends(nursery:
 # -- the scene ----------------------------------------------------------------------------------------------
 
 
-def serving(nursery: Nursery, *, wait: bool = True, lease: float = LEASE, **settings: object) -> Process:
+def serving(nursery: Nursery, *, wait: bool = True, lease: float = LEASE, **settings: Any) -> Process:
     """A worker that serves the subscriber; with `wait`, it has joined and the subscriber has a place."""
     process = nursery.start("subscribers:serve", lease=lease, **settings)
     if wait:

@@ -176,11 +176,11 @@ class RecordedTests(FeedScenario):
     async def test_progress_is_recorded(self, store: Store, reader: Reader) -> None:
         held = await running(store, target=TARGET)
         await store.report([ProgressReport(held.id, held.token, 0.5, "half")])
-        await store.report([ProgressReport(held.id, held.token, None, "x" * 2000)])
+        await store.report([ProgressReport(held.id, held.token, 0.75, "x" * 2000)])
         first, second = await reader.read(ChangeFilter(kinds=(ChangeKind.PROGRESSED,)))
         assert (first.job_id, first.target, first.data) == (held.id, TARGET, {"fraction": 0.5, "note": "half"})
         assert (first.task, first.queue) == ("greet", "default")
-        assert second.data == {"fraction": None, "note": "x" * feed.LONGEST_TEXT}
+        assert second.data == {"fraction": 0.75, "note": "x" * feed.LONGEST_TEXT}
 
     @pytest.mark.parametrize("fields", [{}, {"result": "1"}, {"steps": (FETCH,)}, {"follow_ups": ("job",)}])
     async def test_a_completed_job_is_recorded_once(self, store: Store, reader: Reader, fields: dict[str, Any]) -> None:
@@ -673,7 +673,7 @@ async def told(reader: Reader, news: asyncio.Event, write: Act, neighbour: Store
     try:
         await heard(news, reader)
     except TimeoutError:
-        pytest.fail(f"the reader was not told: {write.__name__}")  # type: ignore[attr-defined]
+        pytest.fail(f"the reader was not told: {write.__name__}")
 
 
 async def inserted(store: Store, _: ManualClock) -> None:

@@ -38,7 +38,7 @@ def serve(folder: str, who: str, lease: float, die: str = "", number: int = 0) -
         await save(service)
         fate.meet("after the save")
 
-    Service._save_after_action = save_or_die  # type: ignore[method-assign]
+    Service._save_after_action = save_or_die  # type: ignore[method-assign, assignment]
     return Worker(app, id=who, queues=["none"]).run()
 
 
