@@ -12,6 +12,7 @@
     ├── JobNotFound               no job has that id (also a LookupError)
     ├── BatchNotFound             no batch has that id (also a LookupError)
     ├── BreakerNotFound           no circuit breaker has that name (also a LookupError)
+    ├── SubscriberNotFound        no durable subscriber of the change feed has that name (also a LookupError)
     ├── ScheduleNotFound          there is no such schedule (also a LookupError)
     ├── PersonNotFound            there is no such person (also a LookupError)
     ├── InvalidPerson             fields of a person are invalid (also a ValueError)
@@ -202,6 +203,13 @@ class BreakerNotFound(MainspringError, LookupError):
 
 class ScheduleNotFound(MainspringError, LookupError):
     """There is no such schedule."""
+
+
+class SubscriberNotFound(MainspringError, LookupError):
+    """There is no such durable subscriber."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no subscriber named {name!r}; `mainspring subscribers list` shows all of them")
 
 
 class PersonNotFound(MainspringError, LookupError):

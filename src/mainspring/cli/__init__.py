@@ -36,6 +36,8 @@ COMMANDS = {  # the commands of each module, each with its line in `mainspring -
     "occasions": {"occasions": "look ahead at people's occasions"},
     "breakers": {"breakers": "look at circuit breakers, open and close them"},
     "limits": {"limits": "show limits, rates and fair tasks that are in use"},
+    "follow": {"follow": "print changes of jobs, workers and halts as they happen"},
+    "subscribers": {"subscribers": "look at durable subscribers of the change feed, forget one"},
     "system": {
         "halt": "stop starting jobs, on all workers",
         "resume": "end the halt, or the pause of one queue",

@@ -14,6 +14,7 @@ from mainspring.errors import (
     ScheduleNotFound,
     StepNotFound,
     StoreError,
+    SubscriberNotFound,
 )
 
 
@@ -31,7 +32,7 @@ MEANINGS = {
     Exit.OK: "done",
     Exit.FAILED: "the operation failed or is not allowed; for doctor: it found an error",
     Exit.USAGE: "wrong usage: unknown option, bad value, no such application",
-    Exit.NOT_FOUND: "there is no such job, step, batch, person, schedule or circuit breaker",
+    Exit.NOT_FOUND: "there is no such job, step, batch, person, schedule, circuit breaker or subscriber",
     Exit.STORE: "the store cannot be used: missing, locked, full, damaged, refuses the connection",
     Exit.STUCK: "a worker handed back its jobs because its slots are stuck; start it again",
     Exit.INTERRUPTED: "interrupted with Ctrl-C",
@@ -54,9 +55,9 @@ def exit_code_of(error: MainspringError) -> Exit:
     match error:
         case ConfigurationError():
             return Exit.USAGE
-        case (
-            BatchNotFound() | BreakerNotFound() | JobNotFound() | PersonNotFound() | ScheduleNotFound() | StepNotFound()
-        ):
+        case BatchNotFound() | BreakerNotFound() | JobNotFound() | PersonNotFound():
+            return Exit.NOT_FOUND
+        case ScheduleNotFound() | StepNotFound() | SubscriberNotFound():
             return Exit.NOT_FOUND
         case StoreError():
             return Exit.STORE
