@@ -694,7 +694,7 @@ async def all_about(store: Store, job_id: str) -> list[Any]:
 
 
 async def cursor_of(store: Store) -> str:
-    return str((await store.changes()).cursor) if hasattr(store, "changes") else ""  # DynamoDB has no feed yet
+    return str((await store.changes()).cursor)
 
 
 async def changes_of_jobs(store: Store, after: str) -> dict[str, list[Any]]:

@@ -31,8 +31,9 @@ class TestDynamoStore(StoreConformance):
 
     @pytest.fixture
     async def neighbour(self, store: SharedStore) -> AsyncIterator[DynamoStore]:
-        settings = {"client": client(), "shards": 2, "prune": True, "prefix": "mainspring/", "keys": "pk,sk"}
+        settings: dict[str, Any] = {"client": client(), "shards": 2, "prune": True, "prefix": "mainspring/", "keys": "pk,sk"}
         neighbour = DynamoStore(store.table.name, clock=store.clock, **settings)
+        neighbour.table.recording_age = 0.0
         yield neighbour
         await neighbour.close()
 

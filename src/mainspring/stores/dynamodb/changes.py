@@ -31,7 +31,6 @@ from mainspring.stores.feed import RETENTION, ChangeKind, ChangePage, Cursor, En
 
 LOG = "feed"  # the partition
 LAST = key("feed last", "number")  # the item with the last number, which outlives the items of the log
-STATE_AGE = 1.0  # seconds for which a process trusts what it knows about the recording
 EXTEND_BEFORE: Millis = RETENTION - 3_600_000  # a reader extends the recording when less than this is left
 MAX_HINTS = 100  # read from each partition
 MAX_JOBS = 40  # whose journals one transaction takes
@@ -49,7 +48,7 @@ SHORTEST_POLL = 0.1  # seconds; the pause doubles each time nothing is found
 
 async def refresh_recording(table: Table) -> None:
     """Find out whether changes are recorded, unless this process has found out a moment ago."""
-    if table.clock.monotonic() - table.recording_read_at >= STATE_AGE:
+    if table.clock.monotonic() - table.recording_read_at >= table.recording_age:
         note_recording(table, await table.get(halts.ours(table)))
 
 
@@ -66,7 +65,7 @@ async def keep_recording(table: Table) -> str:
     await halts.write_all(table, {RECORDING: {"life": life, "until": stamp(now + RETENTION)}}, None)
     note_recording(table, await table.get(halts.ours(table)))
     if not is_on:
-        await asyncio.sleep(STATE_AGE)  # by then, all processes know
+        await asyncio.sleep(table.recording_age)  # by then, all processes know
     return life
 
 

@@ -101,6 +101,7 @@ class Table:
     local_workers: LocalWorkers = field(default_factory=LocalWorkers)
     recording: str | None = None  # the life of the feed while changes are recorded, see journal.py; None: they are not
     feed_grew: bool = False  # a read of the change feed has found something since the last poll
+    recording_age: float = 1.0  # seconds for which this process trusts what it knows about the recording
     recording_read_at: float = -math.inf  # monotonic time
     readers: list[Callable[[], None]] = field(default_factory=list)  # called when the change feed may have grown
 
