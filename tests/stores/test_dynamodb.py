@@ -31,8 +31,8 @@ class TestDynamoStore(StoreConformance):
 
     @pytest.fixture
     async def neighbour(self, store: SharedStore) -> AsyncIterator[DynamoStore]:
-        settings: dict[str, Any] = {"client": client(), "shards": 2, "prune": True, "prefix": "mainspring/", "keys": "pk,sk"}
-        neighbour = DynamoStore(store.table.name, clock=store.clock, **settings)
+        place: dict[str, Any] = {"prefix": "mainspring/", "keys": "pk,sk", "shards": 2, "prune": True}
+        neighbour = DynamoStore(store.table.name, clock=store.clock, client=client(), **place)
         neighbour.table.recording_age = 0.0
         yield neighbour
         await neighbour.close()
