@@ -80,7 +80,7 @@ class OutsideHalt:
     def __init__(self, given: HaltCheck | Asked) -> None:
         self.check = given if isinstance(given, HaltCheck) else HaltCheck(given)
         self._verdict = Verdict()
-        self._asked_at = NEVER
+        self.asked_at = NEVER  # when the question was asked whose answer is used, on the clock `since_boot`
         self._since: datetime | None = None
         self._locks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
         self._late: asyncio.Future[Any] | None = None  # a question that was not answered in time
@@ -89,10 +89,10 @@ class OutsideHalt:
         """Return what the other system says, as of at most `every` ago."""
         lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         async with lock:
-            if since_boot() > self._asked_at + duration(self.check.every) / 1000:
+            if since_boot() > self.asked_at + duration(self.check.every) / 1000:
                 began = since_boot()
                 self._verdict = await self._ask()
-                self._asked_at = began
+                self.asked_at = began
             return self._verdict
 
     async def halt(self, now: datetime) -> Halt | None:

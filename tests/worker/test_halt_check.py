@@ -202,6 +202,19 @@ async def test_answers_are_used_again_and_several_callers_share_a_question() -> 
     assert switch.asked == 1
 
 
+async def test_no_job_starts_on_an_answer_that_is_too_old_even_if_another_part_had_asked() -> None:
+    """The gate may use an answer that a health check got a moment ago. It is as old as that question."""
+    app = Mainspring("memory://")
+    halt = follow(app, Switch(), every=1.0, timeout=1.0)
+    async with app, working(app) as worker:
+        gate = worker.parts.gate
+        await halt.verdict()
+        asked_at = halt.asked_at
+        await gate.look()
+        assert halt.asked_at == asked_at
+        assert gate.open_until == asked_at + halt.check.trusted_for
+
+
 async def test_new_jobs_are_rejected_if_the_check_says_so() -> None:
     switch = Switch()
     app = Mainspring("memory://", halted=HaltCheck(switch, every=0.001, reject_new=True))

@@ -162,6 +162,7 @@ class Gate:
             halts = await self._store.halts()
             if self.outside is not None:
                 halts = [*halts, *await self._look_outside(self.outside)]
+                began = min(began, self.outside.asked_at)  # the answer may be one that was given a moment ago
             self._learn(halts, began)
 
     async def _look_outside(self, outside: OutsideHalt) -> list[Halt]:
