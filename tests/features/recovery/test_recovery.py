@@ -10,7 +10,9 @@ import pytest
 from mainspring import Discard, Mainspring, Recover
 from mainspring.errors import ConfigurationError
 from mainspring.events import JobsRecovered
+from mainspring.features.recovery.timer import PAGE_SIZE
 from mainspring.job import Priority, Status
+from mainspring.stores.protocol import Filter
 from mainspring.testing import manual
 from tests.features.conftest import START, NewApp
 from tests.worker.working import ended, reached, working
@@ -94,7 +96,7 @@ async def test_workers_that_start_recover_jobs_once(new_app: NewApp) -> None:
     apps, down, runs = [new_app() for _ in range(3)], [True], []
 
     def declare(app: Mainspring) -> Any:
-        @app.task(max_attempts=1, recover=Recover(every=3600))
+        @app.task(max_attempts=1, recover=Recover(every=1))
         async def send() -> None:
             runs.append(1)
             if down[0]:
@@ -110,6 +112,99 @@ async def test_workers_that_start_recover_jobs_once(new_app: NewApp) -> None:
     async with working(apps[1]), working(apps[2]):
         (found,) = await reached(apps[1], job.id, statuses=(Status.COMPLETED,))
     assert (len(runs), found.priority) == (2, Priority.HIGH)
+
+
+async def test_only_jobs_that_died_within_the_window_are_recovered(new_app: NewApp) -> None:
+    app, runs = new_app(), []
+
+    @app.task(max_attempts=1, breaker="mail-api", recover=Recover(within=timedelta(hours=1), every=600))
+    async def send(kind: str) -> None:
+        runs.append(kind)
+        raise Discard if runs.count(kind) > 1 else OSError("down")
+
+    async with manual(app, start=START) as kit:
+        old = await send.enqueue(kind="old")
+        await kit.drain()
+        await app.breakers.open("mail-api")  # recovery waits meanwhile
+        await kit.time.advance(hours=1, minutes=30)
+        await app.breakers.close("mail-api")
+        new = await send.enqueue(kind="new")
+        await kit.drain()
+        await kit.time.advance(minutes=15)
+        assert (runs.count("old"), runs.count("new")) == (1, 2)
+        assert [(await job.get()).status for job in (old, new)] == [Status.DEAD_LETTER] * 2
+
+
+async def test_more_jobs_than_a_page_are_recovered(new_app: NewApp) -> None:
+    app, down, told = new_app(), [True], []
+
+    @app.task(max_attempts=1, recover=Recover(every=600))
+    async def send(number: int) -> None:
+        if down[0]:
+            raise OSError("down")
+
+    async with manual(app, start=START) as kit:
+        told = recording(app)
+        await send.enqueue_many([{"number": number} for number in range(PAGE_SIZE + 5)])
+        await kit.drain()
+        down[0] = False
+        await kit.time.advance(minutes=11)
+        assert await app.jobs.count(Filter(statuses=(Status.COMPLETED,))) == PAGE_SIZE + 5
+    assert told == [("send", PAGE_SIZE + 5, 0)]
+
+
+async def test_restarts_that_follow_each_other_do_not_use_up_the_times_of_a_job(new_app: NewApp) -> None:
+    runs: list[int] = []
+
+    def declare(app: Mainspring) -> Any:
+        @app.task(max_attempts=1, recover=Recover(every=600, max_times=1))
+        async def send() -> None:
+            runs.append(1)
+            raise OSError("down")
+
+        return send
+
+    first = new_app()
+    send = declare(first)
+    async with manual(first, start=START) as kit:
+        await send.enqueue()
+        await kit.drain()
+        clock, store = first.store.clock, first.store
+        for _ in range(3):  # the new version is started three times within a minute
+            app = new_app()
+            declare(app)
+            app.runtime.store = store
+            await app.runtime.recovery.begin()
+            await app.runtime.timers.run_due()
+            await kit.drain()
+        assert len(runs) == 1
+        assert first.store.clock is clock
+        await kit.time.advance(minutes=11)
+        assert len(runs) == 2
+
+
+async def test_a_job_whose_dedupe_key_is_taken_keeps_its_times(new_app: NewApp) -> None:
+    app, runs = new_app(), []
+
+    @app.task(max_attempts=1, recover=Recover(every=600, max_times=1))
+    async def send(kind: str) -> None:
+        runs.append(kind)
+        if kind == "first" and runs.count(kind) == 1:
+            raise OSError("down")
+
+    async with manual(app, start=START) as kit:
+        told = recording(app)
+        job = await send.using(dedupe_key="guest-7").enqueue(kind="first")
+        await kit.drain()
+        other = await send.using(dedupe_key="guest-7", delay=timedelta(hours=1)).enqueue(kind="second")
+        assert other.created
+        await kit.time.advance(minutes=45)
+        assert (await job.get()).status is Status.DEAD_LETTER
+        assert told == []
+        await other.cancel()
+        await kit.time.advance(minutes=11)
+        assert (await job.get()).status is Status.COMPLETED
+    assert told == [("send", 1, 0)]
 
 
 def test_the_settings_are_checked() -> None:

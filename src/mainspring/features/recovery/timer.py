@@ -2,13 +2,14 @@
 
 Each task has a document that comes due. The process that moves it to its next time does the work; another one finds
 that the version has changed. If that process dies, the rest is done the next time. How often a job was recovered is a
-document of its own, written before the job is retried: a crash in between counts once too often, never too rarely.
+document of its own, written before the job is retried: a crash in between counts once too often, never too rarely. If
+the retry fails because a live job holds the dedupe key, the count is taken back.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -54,18 +55,19 @@ class RecoveryTimer(Timer):
         self._begun_in: Store | None = None  # the store that has these documents; tests replace it
 
     async def refresh(self) -> None:
-        """Make the documents of this program's tasks due when a worker starts."""
+        """Make the documents of this program's tasks due when a worker starts, unless they were fired lately."""
         store = self._services.store
         if self._begun_in is not store:
             self._begun, self._begun_in = set(), store
         new = [task for task in self.declared if task not in self._begun]
         if not new:
             return
-        keys = [Key(COLLECTION, "", task) for task in new]
-        found = {document.key: document for document in await store.documents(keys)}
+        keys = {task: Key(COLLECTION, "", task) for task in new}
+        found = {document.key: document for document in await store.documents(list(keys.values()))}
         now = store.clock.now()
-        writes = [begin(key, found.get(key), now) for key in keys]
-        await store.write([Bundle((write,)) for write in writes])
+        writes = [begin(key, found.get(key), duration(self.declared[task].every), now) for task, key in keys.items()]
+        if wanted := [write for write in writes if write is not None]:
+            await store.write([Bundle((write,)) for write in wanted])
         self._begun.update(new)
 
     async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
@@ -75,8 +77,9 @@ class RecoveryTimer(Timer):
             if recover is None:
                 again = now + OTHERS_RETRY
                 continue
-            wait = BREAKER_RETRY if await self._is_held_back(document.key.id) else None
-            if await self._take(document, now + (wait or duration(recover.every))) and wait is None:
+            if await self._is_held_back(document.key.id):
+                await self._take(document, document.data, now + BREAKER_RETRY)
+            elif await self._take(document, json.dumps({"fired_at": now}), now + duration(recover.every)):
                 await self._recover(document.key.id, recover, now)
         return again
 
@@ -85,9 +88,9 @@ class RecoveryTimer(Timer):
         name = self._services.tasks[task].options.get(BREAKER) if task in self._services.tasks else None
         return name is not None and (await self._breakers.get(str(name))).phase is not Phase.CLOSED
 
-    async def _take(self, document: Document, due_at: Millis) -> bool:
+    async def _take(self, document: Document, data: str, due_at: Millis) -> bool:
         """Move the document to its next time; return False if another process has done so."""
-        write = Write(document.key, document.data, expected=document.version, due_at=due_at)
+        write = Write(document.key, data, expected=document.version, due_at=due_at)
         return (await self._services.store.write([Bundle((write,))]))[0] is not None
 
     async def _recover(self, task: str, recover: Recover, now: Millis) -> None:
@@ -112,16 +115,22 @@ class RecoveryTimer(Timer):
         if not due:
             return
         expires_at = now + 2 * duration(recover.within)
-        counts = [
-            Write(Key(TIMES, task, job), json.dumps({"times": times.get(job, 0) + 1}), expires_at=expires_at)
-            for job in due
-        ]
-        await store.write([Bundle((write,)) for write in counts])
+        await self._count(task, {job: times.get(job, 0) + 1 for job in due}, expires_at)
         priority = None if recover.priority is None else int(Priority.parse(recover.priority))
         by = By("recovery", "recovered", audited=False)
         where = Filter(ids=tuple(due), statuses=(Status.DEAD_LETTER,))
         changed = await store.change(Action.RETRY, where, by, edit=Edit(priority=priority), limit=len(due))
         tally.recovered += len(changed.ids)
+        await self._count(task, {job: times.get(job, 0) for job in changed.conflicts}, expires_at)
+
+    async def _count(self, task: str, times: Mapping[str, int], expires_at: Millis) -> None:
+        """Write how often each job was recovered."""
+        writes = [
+            Write(Key(TIMES, task, job), json.dumps({"times": number}) if number else None, expires_at=expires_at)
+            for job, number in times.items()
+        ]
+        if writes:
+            await self._services.store.write([Bundle((write,)) for write in writes])
 
     def _tell(self, task: str, tally: Tally) -> None:
         message = f"Recovered {tally.recovered} jobs of task {task}"
@@ -129,8 +138,19 @@ class RecoveryTimer(Timer):
         self._services.bus.emit(JobsRecovered(task=task, recovered=tally.recovered, exhausted=tally.exhausted))
 
 
-def begin(key: Key, found: Document | None, now: Millis) -> Write:
-    return Write(key, "{}", expected=ABSENT if found is None else found.version, due_at=now)
+def begin(key: Key, found: Document | None, every: Millis, now: Millis) -> Write | None:
+    """Return the write that makes a document due; None if it comes due as it should.
+
+    A start counts as a run only if the last run was at least `every` ago. Otherwise restarts that follow each other
+    would use up the times that a job may be recovered.
+    """
+    if found is None:
+        return Write(key, "{}", expected=ABSENT, due_at=now)
+    fired_at = min(int(json.loads(found.data).get("fired_at", 0)), now)  # a wrong clock may have been ahead
+    wanted = max(now, fired_at + every)
+    if found.due_at is not None and found.due_at <= wanted:
+        return None
+    return Write(key, found.data, expected=found.version, due_at=wanted)
 
 
 def is_recoverable(job: Job) -> bool:
