@@ -27,6 +27,7 @@ from mainspring.features.limits.api import Limits
 from mainspring.features.people.api import People
 from mainspring.features.people.occasions import Occasions
 from mainspring.features.schedules.api import Schedules
+from mainspring.features.settings.api import Settings
 from mainspring.job import TRANSITIONS
 from mainspring.jobs import Jobs
 from mainspring.leases import Lease, Leases, Lessee
@@ -69,7 +70,7 @@ def test_every_error_is_in_the_tree() -> None:
 
 APIS = (
     Mainspring, Jobs, Batches, BatchHandle, Breakers, Limits, Schedules, People, Occasions, Worker, JobHandle, Task,
-    Item, Context, Kit, VirtualTime, Leases, Lessee, Lease,
+    Item, Context, Kit, VirtualTime, Leases, Lessee, Lease, Settings,
 )  # fmt: skip
 INTERNAL = {"BreakerAdmission", "Claims", "EnqueueOptions", "Parts", "Payload"}  # of methods that programs do not call
 

@@ -95,6 +95,7 @@ class Mainspring:
         self.batches = runtime.batches
         self.limits = runtime.limits
         self.subscribers = runtime.subscribers
+        self.settings = runtime.settings
 
     def __repr__(self) -> str:
         return f"<Mainspring {self.store.url}, {len(self.tasks)} tasks>"

@@ -197,6 +197,14 @@ class Job:
         return given
 
 
+class Level(IntEnum):
+    """Who has decided an option of a job. Settings that are changed at run time override the higher numbers."""
+
+    ENQUEUE = 0
+    TASK = 1
+    QUEUE = 2  # or the application, or no one
+
+
 @dataclass(slots=True)
 class NewJob:
     """A job on its way into a store."""
@@ -218,6 +226,8 @@ class NewJob:
     keep_dead: Millis = 30 * 86_400_000
     options: str | None = None  # JSON: this job's own options for the worker, such as its retry policy or isolation
     waits_for: str | None = None  # starts as suspended, until this key is woken, or until run_at or delay if given
+    timeout_level: Level = Level.ENQUEUE  # not stored: who has decided `timeout`
+    attempts_level: Level = Level.ENQUEUE  # not stored: who has decided `max_attempts`
 
 
 class FreshJobs(list[NewJob]):

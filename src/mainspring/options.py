@@ -6,7 +6,7 @@ A missing option means that the next level decides: `using(…)`, then the task,
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, TypeVar
@@ -22,7 +22,7 @@ from mainspring.features.durable.plan import Planned, StepPlan
 from mainspring.features.expiry import options as expiry
 from mainspring.features.limits.options import Fair, Limit, Rate
 from mainspring.features.recovery.options import Recover
-from mainspring.job import KEEP_FOREVER, Priority, PriorityName
+from mainspring.job import KEEP_FOREVER, Level, Priority, PriorityName
 from mainspring.names import LONGEST_KEY, LONGEST_NAME, UNSEARCHABLE, problem_of
 from mainspring.retry import Retry, problem_of_attempts
 from mainspring.trace import problem_of_trace
@@ -233,12 +233,24 @@ class Defaults:
         """Return the options of the application, and those of its queues."""
         return self._app, self._queues
 
-    def under(self, options: EnqueueOptions) -> EnqueueOptions:
-        """Return the options, with the defaults of their queue and the application where they are unset."""
+    def under(self, options: EnqueueOptions, set_for_queue: Mapping[str, Any] | None = None) -> EnqueueOptions:
+        """Return the options, with the defaults of their queue and the application where they are unset.
+
+        Defaults that are set for the queue at run time come before those of the code.
+        """
+        if set_for_queue:
+            options = over(options, set_for_queue)  # type: ignore[assignment] # the same keys
         of_queue = self._queues.get(queue_of(options))
         if of_queue is not None:
             options = over(options, of_queue)
         return over(options, self._app) if self._app else options
+
+
+def level_of(names: Collection[str], given: Mapping[str, Any], of_task: Mapping[str, Any]) -> Level:
+    """Return where these options are set: at the enqueue, by the task, or below it."""
+    if not given.keys().isdisjoint(names):
+        return Level.ENQUEUE
+    return Level.QUEUE if of_task.keys().isdisjoint(names) else Level.TASK
 
 
 def queue_of(options: JobOptions) -> str:

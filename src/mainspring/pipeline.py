@@ -24,6 +24,7 @@ from mainspring.errors import StoreError
 from mainspring.events import JobCreated, JobDeduplicated
 from mainspring.feature import Enqueue, Feature, Features
 from mainspring.job import FreshJobs, Inserted, NewJob, Outcome, Status
+from mainspring.live_settings import LiveSettings
 from mainspring.log import get_log, running
 from mainspring.portal import run_at_once
 from mainspring.services import Services
@@ -38,8 +39,9 @@ log = get_log("mainspring.enqueue")
 class Pipeline:
     """The route by which new jobs enter the store."""
 
-    def __init__(self, services: Services, features: Features) -> None:
+    def __init__(self, services: Services, features: Features, settings: LiveSettings | None = None) -> None:
         self._services = services
+        self._settings = settings or LiveSettings(services)
         self._features = features
         self.refuse: Callable[[], Awaitable[None]] | None = (
             None  # raises SystemHalted while another system rejects jobs
@@ -55,8 +57,11 @@ class Pipeline:
         if running.get() is not None:  # a handler enqueues
             jobs = in_trace_of_run(jobs)
         if connection is not None:
-            jobs = await self._prepared_for_caller(jobs)
+            jobs = await self._prepared_for_caller(await self._set(jobs, in_transaction=True))
             return await self._services.store.insert(jobs, connection)
+        if self._settings.is_stale():  # as `_set` does, in fewer steps
+            await self._settings.look()
+        jobs = self._settings.applied(jobs)
         if self.concerns(jobs):
             inserted = await self.commit(Enqueue(jobs), self._services.store.insert)
         else:
@@ -73,9 +78,15 @@ class Pipeline:
         if connection is not None:
             return self._insert_into(connection, jobs)
         if not (
-            self.refuse or self._is_heard() or self.after_insert or self.concerns(jobs) or self._services.portal.here()
+            self.refuse
+            or self._is_heard()
+            or self.after_insert
+            or self._settings.is_stale()
+            or self.concerns(jobs)
+            or self._services.portal.here()
         ):
             self._services.open_sync()
+            jobs = self._settings.applied(jobs)
             store = self._services.store
             if isinstance(store, Immediate) and (inserted := store.insert_now(jobs)) is not None:
                 return inserted
@@ -87,12 +98,29 @@ class Pipeline:
             self._services.open_sync()  # not by `run_at_once`: opening waits for the store
         if self.refuse is not None:
             self._services.run(self._refused(self.refuse))
+        if self._may_look():
+            self._services.run(self._settings.look())
+        jobs = self._settings.applied(jobs)
         if self.concerns(jobs):
             jobs = self._services.run(self._prepared_for_caller(jobs))
         return run_at_once(self._services.store.insert(jobs, connection))
 
     async def _refused(self, refuse: Callable[[], Awaitable[None]]) -> None:
         await refuse()
+
+    async def _set(self, jobs: list[NewJob], *, in_transaction: bool = False) -> list[NewJob]:
+        """Return the jobs with the defaults that are set at run time. Look for changes if the last look is too old."""
+        if self._may_look() if in_transaction else self._settings.is_stale():
+            await self._settings.look()
+        return self._settings.applied(jobs)
+
+    def _may_look(self) -> bool:
+        """Return whether to look at the settings while the caller has a transaction open.
+
+        Opening an SQLite file could wait for that transaction, so look only if this process has done so before.
+        """
+        is_open = self._settings.was_read() or not isinstance(self._services.store, Immediate)
+        return is_open and self._settings.is_stale()
 
     async def _prepared_for_caller(self, jobs: list[NewJob]) -> list[NewJob]:
         return (await self._prepared(Enqueue(jobs, in_transaction=True))).jobs
@@ -102,8 +130,12 @@ class Pipeline:
         enqueue = Enqueue([job for bundle in bundles for job in bundle.jobs], has_caller=False)
         if self.refuse is not None and enqueue.jobs:
             await self.refuse()
-        if self.concerns(enqueue.jobs):
+        before = enqueue.jobs
+        enqueue.jobs = await self._set(before) if before else before
+        concerned = self.concerns(enqueue.jobs)
+        if concerned:
             await self._prepared(enqueue)
+        if concerned or enqueue.jobs is not before:
             prepared = iter(enqueue.jobs)
             bundles = [replace(bundle, jobs=tuple(islice(prepared, len(bundle.jobs)))) for bundle in bundles]
         answers: list[list[Inserted] | None] = []
@@ -121,7 +153,7 @@ class Pipeline:
         self, enqueue: Enqueue, write: Callable[[list[NewJob]], Awaitable[list[Inserted]]]
     ) -> list[Inserted]:
         """Commit jobs by a write of the caller's."""
-        enqueue.jobs = in_trace_of_run(enqueue.jobs)
+        enqueue.jobs = await self._set(in_trace_of_run(enqueue.jobs))
         await self._prepared(enqueue)
         created: set[str] = set()
         try:
@@ -137,7 +169,8 @@ class Pipeline:
         following = [outcome for outcome in outcomes if outcome.follow_ups]
         if not following:
             return await self._services.store.ack(outcomes)
-        enqueue = Enqueue([job for outcome in following for job in outcome.follow_ups], has_caller=False)
+        jobs = self._settings.applied([job for outcome in following for job in outcome.follow_ups])
+        enqueue = Enqueue(jobs, has_caller=False)
         await self._prepared(enqueue)
         prepared = iter(enqueue.jobs)
         for outcome in following:

@@ -23,9 +23,12 @@ from mainspring.features.limits.api import Limits
 from mainspring.features.limits.feature import LimitsFeature
 from mainspring.features.limits.options import DeclaredLimits
 from mainspring.features.recovery.feature import RecoveryFeature
+from mainspring.features.settings.api import Settings
+from mainspring.features.settings.feature import PausedTasksFeature
 from mainspring.halt_check import HaltedOption, OutsideHalt
 from mainspring.health import Contact
 from mainspring.jobs import Jobs
+from mainspring.live_settings import LiveSettings
 from mainspring.middleware import Middleware
 from mainspring.options import DefaultOptions, Defaults
 from mainspring.pipeline import Pipeline
@@ -53,7 +56,8 @@ class Runtime:
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.services = services = Services(store, tasks=self.tasks)
         self.features = Features()
-        self.pipeline = Pipeline(services, self.features)
+        self.live_settings = LiveSettings(services)
+        self.pipeline = Pipeline(services, self.features, self.live_settings)
         if self.outside_halt is not None and self.outside_halt.check.reject_new:
             self.pipeline.refuse = self.outside_halt.refuse
         self.contact = Contact(services.store.url, services.bus)
@@ -66,6 +70,7 @@ class Runtime:
         self.subscribers = Subscribers(services)
         self.declared_limits = DeclaredLimits(self.tasks, on_first=lambda: self.features.use(limits))
         limits = LimitsFeature(services, self.declared_limits)
+        self.settings = Settings(services, self.live_settings, self.declared_limits)
         debounce = DebounceFeature(services, self.pipeline)
         self.dependencies = DependenciesFeature(services)
         for feature in (
@@ -79,11 +84,16 @@ class Runtime:
             BatchesFeature(self.batches),
         ):
             self.features.add(feature)
+        paused_tasks = PausedTasksFeature(services, self.live_settings, lambda: self.features.use(paused_tasks))
+        self.features.add(paused_tasks, in_use=False)  # until a task is paused
         self.recovery = RecoveryFeature(services, self.breakers)
         self.features.add(self.recovery)
         self.features.add(limits, in_use=False)  # until a limit is declared
+        self.live_settings.listeners += [paused_tasks.settings_changed, limits.settings_changed]
         tools = self.jobs, self.defaults, self.middleware
-        self.shared = TaskServices(services, self.pipeline, *tools, self.declared_limits, debounce, self.breakers)
+        self.shared = TaskServices(
+            services, self.pipeline, *tools, self.declared_limits, debounce, self.breakers, self.live_settings
+        )
 
     async def close(self) -> None:
         await self.services.close()

@@ -21,8 +21,9 @@ from mainspring.features.expiry import options as expiry
 from mainspring.features.limits.options import DeclaredLimits
 from mainspring.handle import JobHandle
 from mainspring.ids import new_id
-from mainspring.job import FOREVER, Claim, FreshJobs, Inserted, NewJob, Priority
+from mainspring.job import FOREVER, Claim, FreshJobs, Inserted, Level, NewJob, Priority
 from mainspring.jobs import Jobs
+from mainspring.live_settings import EMPTY, NOTHING, LiveSettings, Snapshot
 from mainspring.middleware import EnqueueCall, Middleware
 from mainspring.names import check_name as check_task_name
 from mainspring.options import (
@@ -35,6 +36,7 @@ from mainspring.options import (
     check_headers,
     checked,
     keep_of,
+    level_of,
     over,
     queue_of,
 )
@@ -68,6 +70,7 @@ class TaskServices:
     limits: DeclaredLimits
     debounce: DebounceFeature
     breakers: Breakers
+    settings: LiveSettings
 
 
 class PayloadWriter(PayloadReader, Protocol):
@@ -132,6 +135,7 @@ class Task(Generic[P, R, C]):
         self._check_signature()
         self.is_plain = self.is_async and self.signature.context is None and options.get("isolation") != "process"
         self._retries: dict[str, Retry] = {}
+        self._retries_under: Snapshot = EMPTY  # the settings by which they were found
         self._enqueuer: Enqueuer[P, R] = Enqueuer(self, {})
         functools.update_wrapper(self, function)
 
@@ -185,13 +189,27 @@ class Task(Generic[P, R, C]):
             raise ConfigurationError(msg)
 
     def retry_in(self, queue: str) -> Retry:
-        """Return the policy for jobs of that queue without their own: the task's, the queue's or the application's."""
+        """Return the policy for jobs of that queue without their own: the task's, the queue's or the application's.
+
+        A policy that is set at run time comes before that of the code at its level. Which errors are retried is always
+        decided by the code.
+        """
+        if self.shared.settings.snapshot is not self._retries_under:
+            self._retries, self._retries_under = {}, self.shared.settings.snapshot
         retry = self._retries.get(queue)
         if retry is None:
-            options = self.with_defaults(over({"queue": queue}, self.options))
-            retry = options.get("retry") or Retry(max_attempts=options.get("max_attempts") or Retry().max_attempts)
-            self._retries[queue] = retry
+            retry = self._retries[queue] = self._find_retry(queue)
         return retry
+
+    def _find_retry(self, queue: str) -> Retry:
+        coded = self.with_defaults(over({"queue": queue}, self.options))
+        set_now = self._retries_under
+        if self.is_internal or not (set_now.tasks or set_now.queues):
+            return policy_in(coded)
+        own = over(set_now.tasks.get(self.name, NOTHING).defaults, over({"queue": queue}, self.options))
+        of_queue = set_now.queues.get(queue, NOTHING).defaults
+        found, rules = policy_in(self.shared.defaults.under(own, of_queue)), policy_in(coded)
+        return found if found is rules else replace(found, only=rules.only, never=rules.never)
 
     def with_defaults(self, options: EnqueueOptions) -> EnqueueOptions:
         return options if self.is_internal else self.shared.defaults.under(options)
@@ -466,7 +484,12 @@ class Enqueuer(Generic[P, R]):
             keep=keep_of(retention.completed, "completed"),
             keep_dead=keep_of(retention.dead, "dead"),
             options=json.dumps(stored) if stored else None,
+            timeout_level=self._level("timeout"),
+            attempts_level=self._level("retry", "max_attempts"),
         )
+
+    def _level(self, *names: str) -> Level:
+        return Level.ENQUEUE if self._task.is_internal else level_of(names, self._given, self._task.options)
 
     def _delay(self) -> Millis:
         debounce = self._options.get("debounce")
@@ -513,6 +536,11 @@ class Enqueuer(Generic[P, R]):
         if (window := options.get("deliver")) is not None:
             own["deliver"] = None if window is self._task.options.get("deliver") else window.to_data()
         return own
+
+
+def policy_in(options: EnqueueOptions) -> Retry:
+    """Return the retry policy that the options ask for."""
+    return options.get("retry") or Retry(max_attempts=options.get("max_attempts") or Retry().max_attempts)
 
 
 def declared_plan(name: str, steps: Planned) -> StepPlan:

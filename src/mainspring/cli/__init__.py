@@ -38,6 +38,7 @@ COMMANDS = {  # the commands of each module, each with its line in `mainspring -
     "limits": {"limits": "show limits, rates and fair tasks that are in use"},
     "follow": {"follow": "print changes of jobs, workers and halts as they happen"},
     "subscribers": {"subscribers": "look at durable subscribers of the change feed, forget one"},
+    "settings": {"settings": "change limits, retries, timeouts and pauses at run time"},
     "system": {
         "halt": "stop starting jobs, on all workers",
         "resume": "end the halt, or the pause of one queue",

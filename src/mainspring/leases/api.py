@@ -213,6 +213,8 @@ class Leases:
         if not claims.jobs:
             due = claims.next_due
             return [], LONGEST_WAIT if due is None else max(0.0, (due - store.clock.now()) / 1000)
+        if self._runtime.live_settings.is_stale():
+            await self._runtime.live_settings.look()
         if self._ears.state_changed:
             self._ears.state_changed = False
             await self._runtime.features.state_changed()

@@ -52,6 +52,7 @@ class Membership:
             try:
                 await self._store.open()
                 await self._store.join(self._info(), self._on_wake)
+                await self._runtime.live_settings.look()  # before the first claim
             except StoreUnavailable as error:
                 self._outage.failed("join", error)
                 await backoff.wait(unless=unless)

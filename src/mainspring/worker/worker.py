@@ -14,6 +14,7 @@ from typing import Protocol, Self, Unpack
 from mainspring import subscribers
 from mainspring.errors import ConfigurationError, WorkerStuck
 from mainspring.events import WorkerStarted, WorkerStopped
+from mainspring.live_settings import FRESH_FOR
 from mainspring.log import get_log
 from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Claims, Wake
@@ -233,10 +234,17 @@ class Worker:
             self._state_changed.set()
 
     async def _state_step(self) -> None:
-        """Let the features read what another process has changed, such as a breaker that it opened or closed."""
-        await self._state_changed.wait()
-        self._state_changed.clear()
-        await self.runtime.features.state_changed()
+        """Let the features read what another process has changed, such as a breaker that it opened or closed.
+
+        The settings are read without a wake-up, too: the process that changed them may have died before it sent one.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FRESH_FOR):
+                await self._state_changed.wait()
+        if self._state_changed.is_set():
+            self._state_changed.clear()
+            await self.runtime.features.state_changed()
+        await self.runtime.live_settings.look()
 
     async def _timer_step(self) -> None:
         """Fire what is due. Other workers do the same; the second one finds that it is done."""

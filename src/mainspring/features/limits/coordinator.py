@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from mainspring.clock import Millis
 from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.features.limits.fair_share import FairShare
-from mainspring.features.limits.options import Fair, Ticket, wait_key
+from mainspring.features.limits.options import AnyLimit, Fair, Ticket, wait_key
 from mainspring.features.limits.rules import (
     Acquire,
     LimitDecision,
@@ -70,8 +70,9 @@ class Case:
 class LimitCoordinator:
     """Decides all requests of one process; belongs to one event loop."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, current: Callable[[AnyLimit], AnyLimit] | None = None) -> None:
         self.store = store
+        self._current = current  # returns a limit with the number that counts now
         self._fair_share = FairShare()
         self._submissions: list[Submission] = []
         self._round: asyncio.Task[None] | None = None
@@ -207,6 +208,8 @@ class LimitCoordinator:
         return state.drop(self._gone[key]) if isinstance(state, Slots) else 0
 
     def _state(self, ticket: Ticket, now: Millis) -> State:
+        if self._current is not None and (now_is := self._current(ticket.limit)) is not ticket.limit:
+            ticket = replace(ticket, limit=now_is)
         known, limit = self._known.get(ticket.document), ticket.limit
         size = (
             self._fair_share.size(limit.name or "", limit, ticket.key, self._time()) if isinstance(limit, Fair) else 0

@@ -20,11 +20,12 @@ from mainspring.clock import Millis
 from mainspring.errors import Failure, InvalidPayload
 from mainspring.feature import Candidate, Enqueue, Feature, Recheck, Refusal, refuse
 from mainspring.features.limits.coordinator import LimitCoordinator
-from mainspring.features.limits.options import DeclaredLimits, Fair, Limit, Rate, Ticket
+from mainspring.features.limits.options import DeclaredLimits, Fair, Limit, Rate, Ticket, limits_in
 from mainspring.features.limits.rules import Acquire, Admit, LimitRequest, Refund, Release, Wait
 from mainspring.features.limits.timer import LimitTimer
 from mainspring.features.limits.token_cache import most_drawn
 from mainspring.job import UNTIL_WOKEN, Claim, Move, NewJob
+from mainspring.live_settings import Snapshot
 from mainspring.services import Services
 from mainspring.stored_options import with_options
 from mainspring.stores.documents import Key
@@ -46,7 +47,8 @@ class LimitsFeature(Feature):
         self._services = services
         self._declared = declared
         self.prepared_tasks = declared.fair
-        self.timers = (LimitTimer(services, declared),)
+        self._timer = LimitTimer(services, declared)
+        self.timers = (self._timer,)
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopLimits] = WeakKeyDictionary()
         self._inside: dict[tuple[str, int], tuple[Release, float]] = {}  # run -> what it gives back, and its start
 
@@ -169,6 +171,16 @@ class LimitsFeature(Feature):
         await self._loop().coordinator.settle([Wait((ticket,))])
         return False
 
+    # -- when a number is set at run time -------------------------------------------------------------
+
+    async def settings_changed(self, before: Snapshot, after: Snapshot) -> None:
+        """Use new numbers, and wake jobs that may start by them. Each worker does this; the first one finds them."""
+        old, new = before.numbers(), after.numbers()
+        self._declared.set_numbers(new)
+        for name in old.keys() | new.keys():
+            if limits_in(old.get(name), name) != limits_in(new.get(name), name):
+                await self._timer.renumber(name, self._declared.known_as(name))
+
     # -- after the end ------------------------------------------------------------------------------
 
     async def ended(self, jobs: Sequence[Candidate]) -> None:
@@ -220,7 +232,7 @@ class LimitsFeature(Feature):
         running = asyncio.get_running_loop()
         loop = self._loops.get(running)
         if loop is None or loop.coordinator.store is not self._services.store:
-            loop = self._loops[running] = LoopLimits(LimitCoordinator(self._services.store))
+            loop = self._loops[running] = LoopLimits(LimitCoordinator(self._services.store, self._declared.current))
         return loop
 
 

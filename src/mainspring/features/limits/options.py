@@ -12,6 +12,7 @@ from mainspring.clock import duration, shown
 from mainspring.errors import ConfigurationError, InvalidPayload
 from mainspring.job import Claim
 from mainspring.json_text import read_object
+from mainspring.live_settings import Values
 from mainspring.names import problem_of
 from mainspring.services import TaskInfo
 from mainspring.stores.documents import Key
@@ -200,7 +201,10 @@ class DeclaredLimits:
 
     def __init__(self, tasks: Mapping[str, TaskInfo], on_first: Callable[[], None]) -> None:
         self._tasks = tasks
-        self._on_first = on_first  # called when the first limit is declared
+        self._set: Mapping[str, Values] = {}  # numbers that are set at run time, by the names of limits
+        self._current: dict[tuple[str, str, bool], AnyLimit] | None = None  # see `current`
+        self._on_first = on_first  # called when the first limit is declared or set
+        self._in_use = False
         self._of_task: dict[str, Declared] = {}
         self._of_queue: dict[str, Declared] = {}
         self.fair: dict[str, Declared] = {}  # of fair tasks
@@ -236,15 +240,53 @@ class DeclaredLimits:
                     what = f"the {limit.kind} named {limit.name!r}"
                     msg = f"{what} is declared as {other} and as {limit}: one name is one limit"
                     raise ConfigurationError(msg)
-        if not self._of_task and not self._of_queue:
-            self._on_first()
-        self._only_rates.clear()
+        self._use()
         self.keyed = self.keyed or any(limit.key is not None for limit in made)
         return made
+
+    def _use(self) -> None:
+        if not self._in_use:
+            self._in_use = True
+            self._on_first()
+        self._only_rates.clear()
+
+    # -- numbers that are set at run time -------------------------------------------------------------
+
+    def set_numbers(self, numbers: Mapping[str, Values]) -> None:
+        """Use these numbers instead of those in the code, by the names of limits."""
+        self._set = numbers
+        self._current = {}
+        if numbers:
+            self._use()
+        self._only_rates.clear()
+
+    def current(self, limit: AnyLimit) -> AnyLimit:
+        """Return the limit with the number that counts now. Requests under way still have the old one."""
+        if self._current is None:  # no number was ever set
+            return limit
+        kind = limit.kind, limit.name or "", limit.key is None
+        if kind not in self._current:
+            known = (each for each in self.known_as(kind[1]) if (each.kind, each.key is None) == (kind[0], kind[2]))
+            self._current[kind] = next(known, limit)
+        return self._current[kind]
+
+    def declares(self, name: str) -> bool:
+        """Return whether the code declares a limit or rate of this name."""
+        return any(
+            limit.name == name for own in (self._of_task, self._of_queue) for all_ in own.values() for limit in all_
+        )
+
+    def known_as(self, name: str) -> Declared:
+        """Return the limits and rates of this name: those that the code declares, and those that are set."""
+        declared = (*self._of_task.values(), *self._of_queue.values())
+        own = tuple(limit for limits in declared for limit in limits if limit.name == name)
+        return adjusted(own, self._set, [name])
 
     # -- what a job needs ---------------------------------------------------------------------------
 
     def concerns(self, task: str, queue: str) -> bool:
+        if self._set and (task in self._set or f"queue {queue}" in self._set):
+            return True
         return task in self._of_task or queue in self._of_queue
 
     def tickets(self, claim: Claim) -> tuple[Ticket, ...]:
@@ -281,7 +323,8 @@ class DeclaredLimits:
         return once_each(ticket_for(limit, view, task) for limit in self._limits_of(task, queue))
 
     def _limits_of(self, task: str, queue: str) -> Declared:
-        return (*self._of_task.get(task, ()), *self._of_queue.get(queue, ()))
+        declared = (*self._of_task.get(task, ()), *self._of_queue.get(queue, ()))
+        return adjusted(declared, self._set, [task, f"queue {queue}"]) if self._set else declared
 
     # -- fair tasks ---------------------------------------------------------------------------------
 
@@ -293,6 +336,35 @@ class DeclaredLimits:
         """Return what a job of a fair task needs to become ready: the turn of its key."""
         (fair,) = self.fair[task]
         return ticket_for(fair, lambda: self._tasks[task].payload.view(payload), task)
+
+
+def adjusted(declared: Declared, numbers: Mapping[str, Values], owners: Iterable[str]) -> Declared:
+    """Return the limits with the numbers that are set, and those that are only set, for these owners."""
+    made = [with_number(limit, numbers.get(limit.name or ""), declared) for limit in declared]
+    for owner in owners:
+        for limit in limits_in(numbers.get(owner), owner):
+            if not any((limit.kind, limit.name) == (other.kind, other.name) for other in made):
+                made.append(limit)
+    return tuple(made)
+
+
+def with_number(limit: AnyLimit, values: Values | None, declared: Declared) -> AnyLimit:
+    """Return the limit with the number that is set. Of two limits of one name, it is for the one without keys."""
+    kept = limit.key is not None and any(
+        (other.kind, other.name, other.key) == (limit.kind, limit.name, None) for other in declared
+    )
+    found = [] if kept else [new for new in limits_in(values, limit.name or "") if new.kind == limit.kind]
+    return replace(found[0], key=limit.key) if found else limit
+
+
+def limits_in(values: Values | None, name: str) -> list[Limit | Rate]:
+    """Return the limit and the rate that are set under this name, without keys."""
+    made: list[Limit | Rate] = []
+    if values is not None and values.limit is not None:
+        made.append(Limit(values.limit, name=name))
+    if values is not None and (rate := values.rate) is not None:
+        made.append(Rate(rate.count, per=rate.per / 1000, burst=rate.burst, name=name))
+    return made
 
 
 class BadPayload(InvalidPayload):

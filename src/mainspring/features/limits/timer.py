@@ -17,7 +17,7 @@ from mainspring.clock import Millis, to_datetime
 from mainspring.errors import InvalidPayload
 from mainspring.feature import Timer
 from mainspring.features.limits.coordinator import gone, wake
-from mainspring.features.limits.options import COLLECTION, DeclaredLimits
+from mainspring.features.limits.options import COLLECTION, AnyLimit, DeclaredLimits, Limit, Rate, wait_key
 from mainspring.features.limits.storage import (
     CHECK_AFTER,
     FAIR,
@@ -42,6 +42,7 @@ COUNT_EVERY: Millis = 5_000  # between two counts of the ready and running jobs 
 ON_THE_WAY = 0.1  # seconds; usually the next job of a fair key starts within this time after the last one has ended
 EMPTY_FOR: Millis = 600_000  # a limit that was empty for so long has not refused a job lately
 MAX_TRIES = 10  # to repair documents that other processes change at the same time
+ALL_WAITING = 1_000_000  # jobs to wake: more than ever wait
 MAX_OUT = 20_000  # ready or running jobs of a fair task; if there are more, they are not counted by key
 JOBS_PER_PAGE = 500
 CLOCK_SKEW: Millis = 5_000  # a job may be due now although its time, by the store's clock, is slightly ahead
@@ -137,6 +138,34 @@ class LimitTimer(Timer):
             accepted = await self._wake_next(doubtful, states, now)
             documents = await self._services.store.documents([key for key in states if key not in accepted])
 
+    # -- numbers that are set at run time -------------------------------------------------------------
+
+    async def renumber(self, name: str, limits: Sequence[AnyLimit]) -> None:
+        """Write new numbers into the limit and the rate of this name, and wake jobs that may start by them.
+
+        If the name has no limit any more, wake all jobs that wait for it. A process that has not heard of the change
+        yet may refuse jobs by the old number, and write it again. When it hears of the change, it comes here, too.
+        """
+        for kind in (Limit.kind, Rate.kind):
+            by_keys = {limit.key is not None: limit for limit in limits if limit.kind == kind}
+            async for page in pages(self._services.store, COLLECTION, f"{kind}:{name}", size=self.page_size):
+                if by_keys:
+                    await self._renumber(page, by_keys)
+                elif waiting := [key for key, state in states_in(page).items() if state.waiting]:
+                    await self._services.store.wake(dict.fromkeys(map(wait_key, waiting), ALL_WAITING))
+
+    async def _renumber(self, documents: Sequence[Document], by_keys: Mapping[bool, AnyLimit]) -> None:
+        for _ in range(MAX_TRIES):  # other processes may change them at the same time
+            now, states = self._services.store.clock.now(), dict[Key, State]()
+            for key, state in states_in(documents).items():
+                limit = by_keys.get(bool(key.id))
+                if limit is not None and give_number(state, limit, now):
+                    states[key] = state
+            if not states:
+                return
+            accepted = await self._wake_next([each for each in documents if each.key in states], states, now)
+            documents = await self._services.store.documents([key for key in states if key not in accepted])
+
     async def _recount(self, states: Mapping[Key, State], now: Millis) -> None:
         """Count again, for fair keys, the jobs that are really ready or running."""
         turns = {key: state for key, state in states.items() if isinstance(state, Turns) and state.woken}
@@ -199,6 +228,23 @@ class LimitTimer(Timer):
                     yield job.id, self._declared.turn(job.task, json.dumps(job.payload)).key
             if (cursor := page.cursor) is None:
                 return
+
+
+def give_number(state: State, limit: AnyLimit, now: Millis) -> bool:
+    """Set the number of a limit or rate; return whether that may let jobs start.
+
+    The number may have been written before, by another process that has heard of the change. The jobs that it woke then
+    were perhaps refused here by the old number.
+    """
+    before = state.to_data()
+    if isinstance(state, Bucket) and isinstance(limit, Rate):
+        state.fill(now)
+        state.drip, state.burst = limit.per_milli, limit.most
+        return state.waiting or (state.drip, state.burst) != (before["drip"], before["burst"])
+    if isinstance(state, Slots) and isinstance(limit, Limit):
+        state.size = limit.size
+        return (state.waiting and state.room > 0) or bool(state.size != before["size"])
+    return False
 
 
 def may_be_wrong(document: Document, state: State, now: Millis) -> bool:

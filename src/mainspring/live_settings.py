@@ -1,0 +1,200 @@
+"""Settings of tasks, queues and limits that operators change at run time, as this process knows them.
+
+Each task, queue or named limit with changed settings has a document. Another document, the stamp, is written with each
+change, so that one cheap read tells whether anything is new. Workers look at the stamp when they are woken, and several
+times a second without it, as a wake-up may be lost. Other processes look at an enqueue, at most once per `FRESH_FOR`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from mainspring.clock import Millis, since_boot
+from mainspring.job import FreshJobs, Level, NewJob
+from mainspring.json_text import read_object
+from mainspring.log import get_log
+from mainspring.retry import Retry
+from mainspring.services import Services
+from mainspring.stores.documents import ABSENT, Document, Key
+from mainspring.stores.paging import pages
+from mainspring.stores.protocol import Store
+
+log = get_log("mainspring.settings")
+
+COLLECTION = "settings"
+STAMP = Key("settings_stamp", "", "stamp")
+FRESH_FOR = 0.8  # seconds for which a process uses what it has read
+NEVER = float("-inf")
+
+
+class Kind(StrEnum):
+    """What a setting is of; the group of its document."""
+
+    TASK = "task"
+    QUEUE = "queue"
+    LIMIT = "limit"  # a limit or rate with a name of its own
+
+
+@dataclass(frozen=True, slots=True)
+class RateNumbers:
+    """The numbers of a rate."""
+
+    count: int
+    per: Millis
+    burst: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The settings of one task, queue or limit. None: the code decides."""
+
+    limit: int | None = None
+    rate: RateNumbers | None = None
+    retry: Retry | None = None
+    timeout: Millis | None = None
+    max_attempts: int | None = None
+    paused: bool | None = None
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Mapping[str, Any]]) -> Values:
+        """Return what is in a document, where each setting has its value and who changed it."""
+        values: dict[str, Any] = {name: data[name]["value"] for name in cls.__slots__ if name in data}
+        if "rate" in values:
+            values["rate"] = RateNumbers(**values["rate"])
+        if "retry" in values:
+            values["retry"] = Retry.from_data(values["retry"])
+        return cls(**values)
+
+    @property
+    def attempts(self) -> int | None:
+        """Return how many attempts jobs have, by these settings."""
+        return self.max_attempts or (None if self.retry is None else self.retry.max_attempts)
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Return the options that these settings set for jobs."""
+        given: dict[str, Any] = {"retry": self.retry, "max_attempts": self.max_attempts}
+        given["timeout"] = None if self.timeout is None else self.timeout / 1000
+        return {name: value for name, value in given.items() if value is not None}
+
+
+NOTHING = Values()
+Owners = Mapping[str, Values]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All settings at one moment."""
+
+    tasks: Owners = field(default_factory=dict)
+    queues: Owners = field(default_factory=dict)
+    limits: Owners = field(default_factory=dict)
+
+    @property
+    def sets_defaults(self) -> bool:
+        """Return whether any setting changes the columns of new jobs."""
+        owners = (*self.tasks.values(), *self.queues.values())
+        return any(values.timeout is not None or values.attempts is not None for values in owners)
+
+    @property
+    def paused(self) -> frozenset[str]:
+        """Return the tasks that are paused."""
+        return frozenset(task for task, values in self.tasks.items() if values.paused)
+
+    def numbers(self) -> dict[str, Values]:
+        """Return the settings that limit jobs, by the names of their limits: see `limits.options.named`."""
+        named = {f"queue {queue}": values for queue, values in self.queues.items()}
+        every = {**self.tasks, **named, **self.limits}
+        return {name: values for name, values in every.items() if values.limit is not None or values.rate is not None}
+
+
+EMPTY = Snapshot()
+Listener = Callable[[Snapshot, Snapshot], Awaitable[None]]
+"""Hears the settings before and after a change, in each process."""
+
+
+class LiveSettings:
+    """The settings of an application, as this process has last read them."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self.snapshot = EMPTY
+        self._sets_defaults = False
+        self.listeners: list[Listener] = []
+        self._fresh_until = NEVER
+        self._store: Store | None = None  # the store that was read; tests replace it
+        self._version: str | None = None  # of the stamp
+        self._ticks = itertools.count(1)  # numbers the reads in the order in which they begin
+        self._tick = 0
+
+    # -- reading --------------------------------------------------------------------------------------
+
+    def is_stale(self) -> bool:
+        """Return whether to look again before the settings are used."""
+        return since_boot() > self._fresh_until or self._store is not self._services.store
+
+    def was_read(self) -> bool:
+        """Return whether this process has read the settings before, and so has opened the store."""
+        return self._store is self._services.store
+
+    async def look(self) -> None:
+        """Read the settings if they have changed."""
+        store, tick, began = self._services.store, next(self._ticks), since_boot()
+        stamp = next(iter(await store.documents([STAMP])), None)
+        version = ABSENT if stamp is None else stamp.version
+        if store is self._store and version == self._version:
+            self._fresh_until = max(self._fresh_until, began + FRESH_FOR)
+            return
+        snapshot = EMPTY if stamp is None else await read(store)
+        if tick < self._tick:  # a look that began later was quicker
+            return
+        before = self.snapshot if store is self._store else EMPTY
+        self._tick, self._store, self._version, self.snapshot = tick, store, version, snapshot
+        self._sets_defaults, self._fresh_until = snapshot.sets_defaults, began + FRESH_FOR
+        if snapshot != before:
+            for listener in self.listeners:
+                await listener(before, snapshot)
+
+    # -- new jobs -------------------------------------------------------------------------------------
+
+    def applied(self, jobs: list[NewJob]) -> list[NewJob]:
+        """Return the jobs with the timeouts and numbers of attempts that are set at run time."""
+        if not self._sets_defaults:
+            return jobs
+        changed = [self._applied(job) for job in jobs]
+        return FreshJobs(changed) if isinstance(jobs, FreshJobs) else changed
+
+    def _applied(self, job: NewJob) -> NewJob:
+        timeout = self._chosen(job, job.timeout_level, lambda values: values.timeout)
+        attempts = self._chosen(job, job.attempts_level, lambda values: values.attempts)
+        if timeout in (None, job.timeout) and attempts in (None, job.max_attempts):
+            return job
+        return replace(job, timeout=timeout or job.timeout, max_attempts=attempts or job.max_attempts)
+
+    def _chosen(self, job: NewJob, level: Level, choose: Callable[[Values], int | None]) -> int | None:
+        """Return the number that overrides the job's own, which was decided at this level; None if there is none."""
+        if level >= Level.TASK and (number := choose(self.snapshot.tasks.get(job.task, NOTHING))) is not None:
+            return number
+        return choose(self.snapshot.queues.get(job.queue, NOTHING)) if level >= Level.QUEUE else None
+
+
+async def read(store: Store) -> Snapshot:
+    """Read all settings. One that this version cannot read counts as not set."""
+    owners: dict[str, dict[str, Values]] = {kind: {} for kind in Kind}
+    async for page in pages(store, COLLECTION, None):
+        for document in page:
+            if (values := values_in(document)) is not None and document.key.group in owners:
+                owners[document.key.group][document.key.id] = values
+    return Snapshot(owners[Kind.TASK], owners[Kind.QUEUE], owners[Kind.LIMIT])
+
+
+def values_in(document: Document) -> Values | None:
+    try:
+        return Values.from_data(read_object(document.data))
+    except (TypeError, ValueError, LookupError) as error:
+        log.warning("setting_unreadable", kind=document.key.group, name=document.key.id, error=str(error))
+        return None
