@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,23 @@ import pytest
 
 from mainspring import Mainspring
 from mainspring.job import Status
-from mainspring.stores.sqlite import MemoryStore
+from tests.features.conftest import stores
 from tests.worker import children
 from tests.worker.working import ended, working
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mainspring]:
-    monkeypatch.setattr(children.app.runtime, "store", MemoryStore())
-    yield children.app
-    children.app.runtime.bus._wanted.clear()
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def app(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> AsyncIterator[Mainspring]:
+    async with AsyncExitStack() as stack:
+        store = (await stores(request.param, tmp_path, stack))()
+        stack.push_async_callback(store.close)
+        monkeypatch.setattr(children.app.runtime, "store", store)
+        yield children.app
+        children.app.runtime.bus._wanted.clear()
 
 
 async def test_a_child_that_is_killed_in_a_step_does_not_repeat_the_steps_before(

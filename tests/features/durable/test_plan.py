@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from mainspring import Context, Mainspring, StepPlan
-from mainspring.errors import CannotStoreResult, ConfigurationError
-from mainspring.job import Status
+from mainspring.copying import Copy
+from mainspring.errors import CannotStoreResult, ClaimLost, ConfigurationError
+from mainspring.job import Move, Outcome, Status
 from mainspring.options import Chunk
 from mainspring.retry import Retry
+from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing import manual
 from tests.features.conftest import START, NewApp
-from tests.worker.working import ended, working
+from tests.worker.working import ended, eventually, working
 
 AT_ONCE = Retry.fixed(0, max_attempts=2, jitter_share=0)
 
@@ -79,6 +81,49 @@ async def test_the_next_attempt_reads_the_saved_state_and_skips_finished_steps(n
         assert calls == [None, "prepare", ["attempt", 1]]
         assert (await job.get()).status is Status.COMPLETED
         assert [entry.what for entry in await app.jobs.timeline(job.id)].count("state") == 0
+
+
+async def test_a_run_that_lost_its_claim_cannot_save_a_state(new_app: NewApp) -> None:
+    """Its job was taken from it while it worked on a step. The next run finds what was saved before."""
+    app, other = new_app(), new_app()
+    lost: list[type] = []
+
+    @app.task()
+    async def work(ctx: Context) -> None:
+        await ctx.save_state("render", "ours")
+        held = await other.jobs.get(ctx.job_id)
+        await other.store.ack([Outcome(held.id, held.token, Move.SNOOZE, delay=3_600_000)])
+        try:
+            await ctx.save_state("render", "a zombie's")
+        except ClaimLost as error:
+            lost.append(type(error))
+
+    async with working(app):
+        job = await work.using(steps=["render"]).enqueue()
+        await eventually(lambda: lost)
+    assert lost == [ClaimLost]
+    assert states(await other.jobs.steps(job.id)) == [("render", "to come", "ours")]
+    assert (await other.jobs.get(job.id)).status is Status.PENDING
+
+
+async def test_saved_states_are_copied_to_another_store(new_app: NewApp) -> None:
+    app, target = new_app(), MemoryStore("memory://target")
+
+    @app.task(retry=Retry.fixed(3600))
+    async def work(ctx: Context) -> None:
+        await ctx.step("prepare", str)
+        await ctx.save_state("render", {"frame": 900})
+        raise OSError("disk")
+
+    async with manual(app) as kit:
+        job = await work.using(steps=["prepare", "render"]).enqueue()
+        await kit.drain()
+        before = states(await app.jobs.steps(job.id))
+        assert (await Copy(app.store, target).run()).done
+        copied = Mainspring(target)
+        assert states(await copied.jobs.steps(job.id)) == before
+        assert before[1][2] == {"frame": 900}
+        await copied.close()
 
 
 async def test_a_retry_from_a_step_forgets_the_state_saved_since(new_app: NewApp) -> None:

@@ -9,20 +9,22 @@ from typing import Any
 
 import pytest
 
+from mainspring import Mainspring
 from mainspring.errors import Failure, StoreError
 from mainspring.job import UNTIL_WOKEN, Move, Status
-from mainspring.stores.dynamodb import values
+from mainspring.stores.dynamodb import DynamoStore, values
 from mainspring.stores.dynamodb.client import Item
 from mainspring.stores.dynamodb.counts import Counts, sum_up
 from mainspring.stores.dynamodb.items import dedupe_key, key, stamp, target_key, unstamp
 from mainspring.stores.dynamodb.local_workers import LONGEST_POLL, SHORTEST_POLL
 from mainspring.stores.dynamodb.schema import MAX_SHARDS
 from mainspring.stores.dynamodb.table import MAX_PARALLEL, Refused, Table, owned, together
-from mainspring.stores.protocol import Filter
+from mainspring.stores.protocol import Filter, Wake
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import claim, claim_one, end, join, look, new_job, put, put_many, running
-from tests.dynamodb import FreshStore
+from tests.dynamodb import FreshStore, client
 from tests.stores.dynamodb.conftest import Programs, client_of
+from tests.worker.working import ended, eventually, working
 
 slow = pytest.mark.slow  # a real server
 
@@ -323,6 +325,37 @@ async def test_the_longest_pause_between_two_looks_can_be_set() -> None:
         assert await claim(store) == []
     assert store.table.local_workers.members["w1"].pause == store.poll == 0.05
     await store.close()
+
+
+@slow
+async def test_a_worker_polls_as_rarely_as_is_set_and_then_finds_jobs_of_other_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pauses between polls are recorded, and passed over."""
+    store, pauses = FreshStore(poll=30), list[float]()
+    app = Mainspring(store)
+    loop = asyncio.get_running_loop()
+    later = loop.call_later
+
+    def skip(delay: float, call: Any, *args: Any, **options: Any) -> Any:
+        if args == (Wake.JOBS,):
+            pauses.append(delay)
+            delay = 0.001
+        return later(delay, call, *args, **options)
+
+    @app.task()
+    async def work() -> int:
+        return 7
+
+    monkeypatch.setattr(loop, "call_later", skip)
+    async with app, working(app):
+        await eventually(lambda: pauses[-3:] == [30.0] * 3)
+        assert pauses == sorted(pauses)
+        other = Mainspring(DynamoStore(store.table.name, client=client(), shards=store.table.shards))
+        job = await other.task(name="work")(work.function).enqueue()
+        (found,) = await ended(app, job.id)
+        assert found.result == 7
+        await other.close()
 
 
 @slow
