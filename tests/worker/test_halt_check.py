@@ -195,6 +195,24 @@ async def test_a_check_that_hangs_is_a_halt_and_is_asked_once() -> None:
     await eventually(answers)
 
 
+async def test_a_worker_whose_check_hangs_starts_nothing_until_it_answers(new_app: NewApp) -> None:  # noqa: F811
+    app, go, ran = new_app(), threading.Event(), []
+    follow(app, lambda: not go.wait(DEADLINE), every=0.01, timeout=0.05)
+
+    @app.task()
+    async def work() -> None:
+        ran.append(1)
+
+    async with working(app) as worker:
+        await eventually(lambda: worker.parts.gate.halted_outside)
+        await work.enqueue()
+        health = await app.health()
+        assert "the halt check failed, so no job starts: it has not answered within 0.05 s" in health.problems
+        assert ran == []
+        go.set()
+        await eventually(lambda: ran == [1])
+
+
 async def test_answers_are_used_again_and_several_callers_share_a_question() -> None:
     switch = Switch()
     halt = OutsideHalt(HaltCheck(switch, every=1.0))
@@ -215,9 +233,9 @@ async def test_no_job_starts_on_an_answer_that_is_too_old_even_if_another_part_h
         assert gate.open_until == asked_at + halt.check.trusted_for
 
 
-async def test_new_jobs_are_rejected_if_the_check_says_so() -> None:
-    switch = Switch()
-    app = Mainspring("memory://", halted=HaltCheck(switch, every=0.001, reject_new=True))
+async def test_new_jobs_are_rejected_if_the_check_says_so(new_app: NewApp) -> None:  # noqa: F811
+    app, switch = new_app(), Switch()
+    app.runtime.pipeline.refuse = follow(app, switch, every=0.001, reject_new=True).refuse
 
     @app.task()
     async def work() -> None: ...

@@ -98,7 +98,7 @@ async def test_a_run_that_lost_its_claim_cannot_save_a_state(new_app: NewApp) ->
         except ClaimLost as error:
             lost.append(type(error))
 
-    async with working(app):
+    async with working(app, heartbeat_interval=30.0):  # a heartbeat would cancel the run before it saves
         job = await work.using(steps=["render"]).enqueue()
         await eventually(lambda: lost)
     assert lost == [ClaimLost]
