@@ -175,7 +175,7 @@ async def test_a_service_that_hangs_counts_as_failed(app: Mainspring, declares: 
 async def test_one_that_is_well_costs_a_read_a_second_and_no_write(
     app: Mainspring, kit: Kit, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads, store = [], app.store
+    reads, store = list[Any](), app.store
     documents = store.documents
 
     async def counted(keys: Any) -> Any:
