@@ -121,7 +121,7 @@ def test_garbage_is_refused_at_once(plain: Mainspring) -> None:
     with pytest.raises(ConfigurationError, match=r"must be a tuple, not a string; write queues=\('mail',\)"):
         ChangeFilter(queues="mail")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="'born' is not a kind of change; use any of created"):
-        ChangeFilter(kinds=("born",))  # type: ignore[arg-type]
+        ChangeFilter(kinds=("born",))
 
 
 INTERRUPTED = """

@@ -179,12 +179,13 @@ class Service:
             "failures": self._failures,
             "error": self._error,
         }
+        began = self._services.store.clock.monotonic()  # not after the write: the process may be paused during it
         write = Write(self._key, json.dumps(data), expected=self._version)
         (written,) = await self._services.store.write([Bundle((write,))])
         if written is None:
             log.warning("subscriber_lost", subscriber=self._subscriber.name)
             raise PlaceLost
-        self._version, self._saved_at = write.version, self._services.store.clock.monotonic()
+        self._version, self._saved_at = write.version, began
 
     async def _save_after_action(self) -> None:
         """Write the place, however long the store is away: otherwise the function would be called again."""

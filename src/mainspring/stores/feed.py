@@ -86,7 +86,7 @@ class Change:
 class ChangeFilter:
     """Selects changes. Every field that is set must match; a tuple matches any of its values."""
 
-    kinds: tuple[ChangeKind, ...] = ()
+    kinds: tuple[ChangeKind | str, ...] = ()
     queues: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
