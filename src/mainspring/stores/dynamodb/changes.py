@@ -78,11 +78,20 @@ class Move:
 
     entries: list[list[Any]] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
+    told: set[tuple[str, str]] = field(default_factory=set)  # (job, hint) whose change is in the log, or will be
     bytes: int = 0
 
     def add(self, entries: Sequence[list[Any]]) -> None:
         self.entries += entries
         self.bytes += sum(len(json.dumps(entry)) for entry in entries)
+
+    def take_journal(self, table: Table, row: Row) -> None:
+        """Move the changes of a job."""
+        lines = row.get(JOURNAL, [])
+        self.told.update((row["SK"], hint) for hint in [*row.get(TOLD, []), *map(hint_of, lines)])
+        if lines:
+            self.add([from_line(row, line) for line in lines])
+            self.actions.append(taken(table, row, lines))
 
 
 async def move(table: Table) -> None:
@@ -111,22 +120,17 @@ async def read_hints(table: Table) -> list[Row]:
 
 
 async def plan(table: Table, hints: Sequence[Row]) -> Move:
-    """Decide what to move: the journals of the first jobs, and hints that are done then."""
+    """Decide what to move: the journals of the first jobs, and hints that are done then, in the order of the hints."""
     named = list(dict.fromkeys(job_id for hint in hints for job_id in hint["jobs"]))[:MAX_JOBS]
     rows = {row["SK"]: row for row in await table.get_many([table.job_key(job_id) for job_id in named], SEEN)}
-    planned, moved = Move(), set[str]()  # (job, hint) pairs whose change is in the log, or will be
-    for job_id in named:
-        row = rows.get(job_id, {})
-        lines = row.get(JOURNAL, [])
-        if lines and planned.bytes < MAX_BYTES:
-            planned.add([from_line(row, line) for line in lines])
-            planned.actions.append(taken(table, row, lines))
-            moved.update(f"{job_id} {hint_of(line)}" for line in lines)
-        moved.update(f"{job_id} {hint}" for hint in row.get(TOLD, []))
     gone = {job_id for job_id in named if job_id not in rows}
+    planned = Move()
     for hint in hints:
+        for job_id in hint["jobs"]:
+            if job_id in rows and planned.bytes < MAX_BYTES:
+                planned.take_journal(table, rows.pop(job_id))
         is_old = unstamp(hint["at"]) <= table.clock.now() - HINT_PATIENCE
-        done = all(is_old or job_id in gone or f"{job_id} {hint['SK']}" in moved for job_id in hint["jobs"])
+        done = all(is_old or job_id in gone or (job_id, hint["SK"]) in planned.told for job_id in hint["jobs"])
         if done and len(planned.actions) < MAX_HINTS - 2:
             planned.add(json.loads(hint.get("data") or "[]"))
             planned.actions.append(("Delete", delete(hint_key(hint["SK"]), [equals("SK", hint["SK"])])))

@@ -7,7 +7,7 @@ index showed it. Each claim has a number of its own, so that a claim whose answe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mainspring.clock import Millis
@@ -34,7 +34,7 @@ from mainspring.stores.dynamodb.items import (
 )
 from mainspring.stores.dynamodb.journal import note_recording, recorded_update
 from mainspring.stores.dynamodb.table import Refused, Table, owned, together
-from mainspring.stores.dynamodb.values import Condition, ItemUpdate, Row, equals, pack, unpack
+from mainspring.stores.dynamodb.values import Condition, ItemUpdate, Row, equals, unpack
 from mainspring.stores.dynamodb.workers import revive, worker_key
 from mainspring.stores.engine.claim import Level, claimed, earliest, ends, knows, shares
 from mainspring.stores.feed import ChangeKind, Entry
@@ -353,9 +353,10 @@ async def take(table: Table, request: ClaimRequest, chosen: Sequence[IndexEntry]
     now = table.clock.now()
     asked = [asked_for(table, request, entry, now) for entry in chosen]
     request.tried.update(entry.id for entry in chosen)
+    states = await states_of(table, chosen)
     before = await table.update_many(asked)
-    if table.recording is not None:
-        before = await with_items(table, chosen, before)
+    if states:
+        before = await with_items(table, chosen, before, states)
     results = zip(asked, before, strict=True)
     taken = [row for change, answer in results if (row := row_after(change, answer, request)) is not None]
     for row in taken:
@@ -379,14 +380,24 @@ def asked_for(table: Table, request: ClaimRequest, entry: IndexEntry, now: Milli
     return recorded_update(table, entry.id, change, [Entry(ChangeKind.STARTED, data={"worker": request.worker})])
 
 
+async def states_of(table: Table, chosen: Sequence[IndexEntry]) -> dict[str, Row]:
+    """Read what transactions do not return: how the jobs waited. A job at the same place still waits like this."""
+    if table.recording is None:
+        return {}
+    keys = [table.job_key(entry.id) for entry in chosen]
+    return {row["SK"]: row for row in await table.get_many(keys, ("SK", "status", "waits_for"))}
+
+
 async def with_items(
-    table: Table, chosen: Sequence[IndexEntry], answers: Sequence[Row | Refused]
+    table: Table, chosen: Sequence[IndexEntry], answers: Sequence[Row | Refused], states: Mapping[str, Row]
 ) -> list[Row | Refused]:
-    """Read the jobs that were taken by transactions, which do not return items. `ours` recognises them."""
-    taken = [entry.id for entry, answer in zip(chosen, answers, strict=True) if not isinstance(answer, Refused)]
+    """Return the jobs as they were before they were taken, if they were taken by transactions."""
+    taken = [entry.id for entry, answer in zip(chosen, answers, strict=True) if answer == {}]
     rows = {row["SK"]: row for row in await table.get_many([table.job_key(job_id) for job_id in taken])}
     return [
-        answer if isinstance(answer, Refused) else Refused(pack(rows.get(entry.id, {})))
+        {**rows[entry.id], **states[entry.id], "token": rows[entry.id]["token"] - 1}
+        if answer == {} and entry.id in rows and entry.id in states
+        else answer
         for entry, answer in zip(chosen, answers, strict=True)
     ]
 
