@@ -22,4 +22,4 @@ def test_the_examples_work_as_printed(pytester: pytest.Pytester) -> None:
         pytester.path.joinpath(name).write_text(text, "utf-8")
     with pytester.path.joinpath("pyproject.toml").open("a", encoding="utf-8") as configuration:
         configuration.write('asyncio_default_fixture_loop_scope = "function"\npythonpath = ["."]\n')
-    pytester.runpytest_inprocess().assert_outcomes(passed=5)
+    pytester.runpytest_inprocess().assert_outcomes(passed=6)
