@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import Breaker, Failure, Job, JobHandle, Limit, Mainspring, Retry, Status
+from mainspring import Breaker, Failure, HaltCheck, Job, JobHandle, Limit, Mainspring, Retry, Status
 from mainspring.errors import ConfigurationError
 from mainspring.events import JobCompleted, JobDeadLettered, JobRetrying
 from mainspring.leases import (
@@ -123,6 +123,47 @@ async def test_nothing_is_claimed_during_a_halt_and_the_response_says_so(new_app
     assert result.confirmed
     await app.resume()
     assert len(await app.leases.claim("far")) == 1
+
+
+async def test_nothing_is_claimed_while_another_system_halts_this_one(new_app: NewApp) -> None:
+    halted = ["fire drill"]
+    app = Mainspring(new_app().store, halted=HaltCheck(lambda: halted[0], every=0.001))
+    await tasks_of(app).enqueue(a=1)
+    batch = await app.leases.claim("far")
+    assert (len(batch), batch.pulse.halted, batch.pulse.halts[0].reason) == (0, True, "fire drill")
+    assert (await app.leases.heartbeat("far")).halted
+    waiting = asyncio.create_task(one(app))
+    await asyncio.sleep(0)
+    halted[0] = ""
+    assert (await waiting).attempt == 1
+
+
+async def test_nothing_is_claimed_while_the_halt_check_fails(new_app: NewApp) -> None:
+    def ask() -> bool:
+        raise ConnectionError("no answer")
+
+    app = Mainspring(new_app().store, halted=ask)
+    await tasks_of(app).enqueue(a=1)
+    batch = await app.leases.claim("far")
+    assert (len(batch), batch.pulse.halts[0].reason) == (0, "the halt check failed: ConnectionError: no answer")
+
+
+async def test_a_job_is_handed_back_if_another_system_halts_between_its_claim_and_its_lease(new_app: NewApp) -> None:
+    halted = [""]
+    app = Mainspring(new_app().store, halted=HaltCheck(lambda: halted[0], every=0.001))
+    handle = await tasks_of(app).enqueue(a=1)
+    real = app.store.claim
+
+    async def slow_claim(*args: Any, **options: Any) -> Any:
+        claims = await real(*args, **options)
+        halted[0] = "fire drill"
+        await asyncio.sleep(0.005)  # longer than an answer is used
+        return claims
+
+    app.runtime.store.claim = slow_claim  # type: ignore[method-assign]
+    assert len(await app.leases.claim("far")) == 0
+    job = await app.jobs.get(handle.id)
+    assert (job.status, job.attempts) == (Status.PENDING, 0)
 
 
 async def test_a_waiting_claim_returns_when_a_halt_begins_and_gets_jobs_when_it_ends(new_app: NewApp) -> None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mainspring.clock import Length, delay_of, since_boot, to_datetime
+from mainspring.clock import Length, delay_of, duration, since_boot, to_datetime
 from mainspring.errors import ConfigurationError
 from mainspring.job import Claim, Job, Status
 from mainspring.json_text import from_json
@@ -208,7 +208,9 @@ class Leases:
 
     async def _take(self, lessee: Lessee, limit: int) -> tuple[list[Lease], float]:
         """Claim once. Return the leases and, if there are none, the seconds after which to claim again."""
-        store, began = self._runtime.store, since_boot()
+        store, began, outside = self._runtime.store, since_boot(), self._runtime.outside_halt
+        if outside is not None and await outside.halt(self._runtime.services.now()) is not None:
+            return [], duration(outside.check.every) / 1000
         claims = await self._claim_due(lessee, limit)
         if not claims.jobs:
             due = claims.next_due
@@ -223,7 +225,7 @@ class Leases:
         if since_boot() - began > store.lease:  # this process was stopped; others may have taken the jobs over
             ended += [(run, admission.handed_back(run, Stop.CROWDED, now)) for run in runs]
         else:
-            ended += admission.halted(runs, await store.halts(), now)
+            ended += admission.halted(runs, await self._all_halts(), now)
         await self._reporter.write(lessee.id, ended)
         gone = {run.claim.id for run, _ in ended}
         return [lease_of(run.claim, lessee, now) for run in runs if run.claim.id not in gone], 0.0
@@ -262,8 +264,14 @@ class Leases:
 
     async def _halts(self, queues: Queues) -> tuple[Halt, ...]:
         served = {subscription.queue for subscription in subscriptions(queues)}
-        halts = await self._runtime.store.halts()
+        halts = await self._all_halts()
         return tuple(halt for halt in halts if EVERY_QUEUE in served or halt.queue is None or halt.queue in served)
+
+    async def _all_halts(self) -> list[Halt]:
+        """Return the halts of the store, and the one of the function given as `halted`."""
+        outside = self._runtime.outside_halt
+        halt = None if outside is None else await outside.halt(self._runtime.services.now())
+        return [*await self._runtime.store.halts(), *([] if halt is None else [halt])]
 
     async def report(
         self,
