@@ -1,0 +1,24 @@
+from examples.petitions.application.ports.halt_checker import HaltCheckerProtocol, HaltStatus
+from examples.petitions.application.ports.job_scheduler import (
+    JobNotClaimedError,
+    JobReleaseProtocol,
+    JobSchedulerProtocol,
+    SystemHaltedError,
+    UnknownJobTypeError,
+)
+from examples.petitions.application.ports.outside import AlertPort, DeadLetterAlert, NotificationPort
+from examples.petitions.application.ports.records import (
+    DeadLetterPort,
+    ExecutionAuditPort,
+    Heartbeat,
+    HeartbeatPort,
+    QueueDepth,
+)
+from examples.petitions.application.ports.unit_of_work import BeginWork, ExecutionLog, PetitionRepository, Work
+
+__all__ = [
+    "AlertPort", "BeginWork", "DeadLetterAlert", "DeadLetterPort", "ExecutionAuditPort", "ExecutionLog",
+    "HaltCheckerProtocol", "HaltStatus", "Heartbeat", "HeartbeatPort", "JobNotClaimedError", "JobReleaseProtocol",
+    "JobSchedulerProtocol", "NotificationPort", "PetitionRepository", "QueueDepth", "SystemHaltedError",
+    "UnknownJobTypeError", "Work",
+]  # fmt: skip
