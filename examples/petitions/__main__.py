@@ -1,4 +1,4 @@
-"""`make petitions`: brings PostgreSQL and the systems outside, runs the application, and tells a story, until Ctrl-C."""
+"""`make petitions`: brings PostgreSQL and the systems outside, runs the application and tells a story, until Ctrl-C."""
 
 from __future__ import annotations
 
