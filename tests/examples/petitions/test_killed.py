@@ -84,3 +84,17 @@ async def test_a_killed_application_loses_nothing_and_repeats_nothing(outside: O
     assert len(outside.pager.accepted) == 1
     assert len({request.headers["idempotency-key"] for request in outside.pager.received}) == 1
     await until_rows(outside, "SELECT 1 FROM petitions.dead_letter_queue")
+
+
+async def test_a_job_whose_workers_keep_dying_becomes_a_dead_letter_and_raises_an_alert(outside: Outside) -> None:
+    """No handler reports such a death, so the alert must come from the queue itself (CT-11)."""
+    async with PetitionSystem(outside.settings(retry_delays=(0.05, 0.1), lease=1.0)).running() as system:
+        system.job_worker.stop()
+        job_id = await system.scheduler.schedule("deliberation_timeout", {"petition_id": str(uuid4())}, soon())
+        for number in range(3):  # each one takes the job, and is never heard of again
+            assert len(await system.app.leases.claim(f"doomed-{number}", queues=["deadlines"], wait=LATER)) == 1
+        await outside.pager.arrived(1, timeout=LATER)
+    (alert,) = outside.pager.accepted
+    assert (alert["job_id"], alert["job_type"]) == (str(job_id), "deliberation_timeout")
+    assert alert["failure_reason"]
+    assert alert["attempt_count"] == 3

@@ -7,11 +7,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 
 from examples.petitions.application.ports import JobNotClaimedError, SystemHaltedError, UnknownJobTypeError
 from examples.petitions.domain.models import JobStatus
 from examples.petitions.infrastructure.adapters import migrate
+from examples.petitions.infrastructure.adapters.persistence.dead_letters import DEPTH
 from examples.petitions.system import PetitionSystem
 from tests.examples.petitions.conftest import NewSystem, Outside
 
@@ -233,6 +235,16 @@ async def test_the_payload_can_be_searched_as_jsonb(new_system: NewSystem, outsi
     query = "SELECT id FROM petitions.scheduled_jobs WHERE payload @> jsonb_build_object('petition_id', %s::text)"
     assert await outside.rows(query, PAYLOAD["petition_id"]) == [(job_id,)]
     assert await outside.rows(query, "another") == []
+
+
+async def test_dead_letters_are_found_by_an_index(new_system: NewSystem, database: str) -> None:
+    await new_system()
+    async with await psycopg.AsyncConnection.connect(database) as connection:
+        await connection.execute("SET enable_seqscan = off")  # the table is empty here
+        plan = await (await connection.execute(f"EXPLAIN {DEPTH}".encode())).fetchall()
+    text = "\n".join(line for (line,) in plan)
+    assert "status_id_idx" in text
+    assert "Seq Scan" not in text
 
 
 async def test_migrations_are_applied_once_even_by_several_programs(new_system: NewSystem, outside: Outside) -> None:
