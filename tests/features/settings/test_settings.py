@@ -53,7 +53,7 @@ async def enqueued(levels: frozenset[str], options: Any) -> tuple[Any, Retry]:
         return job, Retry.from_data(dict(own)) if own else send.retry_in("mail")
 
 
-@pytest.mark.parametrize("levels", SUBSETS, ids="+".join)
+@pytest.mark.parametrize("levels", SUBSETS, ids=lambda levels: "+".join(sorted(levels)))
 async def test_the_first_level_that_sets_an_option_decides_it(levels: frozenset[str]) -> None:
     job, retry = await enqueued(
         levels, lambda number: {"timeout": 10 + number, "retry": Retry.fixed(20 + number, max_attempts=30 + number)}
@@ -64,7 +64,7 @@ async def test_the_first_level_that_sets_an_option_decides_it(levels: frozenset[
     assert retry.base == (60 if first is None else 20 + first)
 
 
-@pytest.mark.parametrize("levels", SUBSETS, ids="+".join)
+@pytest.mark.parametrize("levels", SUBSETS, ids=lambda levels: "+".join(sorted(levels)))
 async def test_the_first_level_with_a_retry_or_a_number_decides_the_attempts(levels: frozenset[str]) -> None:
     """Levels with an even number give a policy, the others only a number of attempts."""
 

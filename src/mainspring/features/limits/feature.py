@@ -167,9 +167,13 @@ class LimitsFeature(Feature):
             self._loop().standbys.entered(release)
 
     async def _line_up(self, ticket: Ticket) -> bool:
-        """Note that suspended jobs wait. Never return True: this itself wakes as many of them as may go on."""
+        """Note that suspended jobs wait, which itself wakes as many of them as may go on.
+
+        Return True, so that all of them are woken and ask again, if the limit was changed at run time since they were
+        refused: then the change may not have woken them.
+        """
         await self._loop().coordinator.settle([Wait((ticket,))])
-        return False
+        return ticket.limit not in self._declared.known_as(ticket.limit.name)
 
     # -- when a number is set at run time -------------------------------------------------------------
 
