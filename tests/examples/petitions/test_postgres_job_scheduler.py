@@ -16,6 +16,7 @@ from examples.petitions.infrastructure.adapters import migrate
 from examples.petitions.infrastructure.adapters.persistence.dead_letters import DEPTH
 from examples.petitions.system import PetitionSystem
 from tests.examples.petitions.conftest import NewSystem, Outside
+from tests.examples.petitions.test_story import until
 
 PAYLOAD = {"petition_id": str(uuid4())}
 
@@ -153,7 +154,7 @@ async def test_nothing_is_scheduled_or_handed_out_during_a_halt_but_reads_work(
     system = await new_system()
     job_id = await schedule(system)
     outside.control_room.halt("fire drill")
-    await asyncio.sleep(0.25)  # as long as an answer of the control room is used
+    await until(system.app.halts)  # the last answer of the control room is used for a moment
     with pytest.raises(SystemHaltedError, match="fire drill"):
         await schedule(system)
     assert await system.scheduler.get_pending_jobs(10) == []
