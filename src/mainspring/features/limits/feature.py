@@ -173,7 +173,7 @@ class LimitsFeature(Feature):
         refused: then the change may not have woken them.
         """
         await self._loop().coordinator.settle([Wait((ticket,))])
-        return ticket.limit not in self._declared.known_as(ticket.limit.name)
+        return ticket.limit not in self._declared.known_as(ticket.limit.name or "")
 
     # -- when a number is set at run time -------------------------------------------------------------
 
