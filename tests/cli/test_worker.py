@@ -54,12 +54,14 @@ def test_what_is_not_given_is_left_to_the_worker() -> None:
 
 def test_every_option_reaches_its_setting() -> None:
     argv = ["--queues", "mail=3, default", "--strict", "--queue-concurrency", "mail=10", "--concurrency", "7"]
+    argv += ["--prefetch", "0"]
     settings = WorkerSettings(**make_settings(parse(*argv, "--child-processes", "2", "--grace", "1min")))
     assert [(queue.queue, queue.weight, queue.concurrency) for queue in settings.queues] == [
         ("mail", 3, 10),
         ("default", 1, None),
     ]
     assert (settings.strict, settings.concurrency, settings.child_processes, settings.grace) == (True, 7, 2, 60.0)
+    assert settings.prefetch == 0
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,10 @@ def add_commands(commands: Commands) -> None:
         "--concurrency", type=parse_positive, metavar="N", help="jobs at once, per worker (default: 100)"
     )
     parser.add_argument(
+        "--prefetch", type=parse_number, metavar="N",
+        help="claim at most N jobs ahead, per worker; 0: only those that can start at once (default: 2000)",
+    )  # fmt: skip
+    parser.add_argument(
         "--workers",
         type=parse_positive,
         default=1,
@@ -108,7 +112,7 @@ def make_settings(args: Namespace) -> dict[str, Any]:
     settings: dict[str, Any] = {"strict": args.strict, "log_completions": args.log_completions}
     if args.queues or args.queue_concurrency:
         settings["queues"] = subscriptions(args.queues or "*", dict(args.queue_concurrency))
-    for name in ("concurrency", "child_processes", "grace"):
+    for name in ("concurrency", "child_processes", "grace", "prefetch"):
         if (value := getattr(args, name)) is not None:
             settings[name] = value
     if (share := exit_when_stuck(args)) is not None:
@@ -159,6 +163,13 @@ def parse_share(text: str) -> float | str:
         msg = f"{text!r} is not a share of the slots; write a number above 0 and up to 1, such as 0.5, or {NEVER}"
         raise ArgumentTypeError(msg)
     return share
+
+
+def parse_number(text: str) -> int:
+    if not text.isdecimal():
+        msg = f"{text!r} is not a whole number of at least 0"
+        raise ArgumentTypeError(msg)
+    return int(text)
 
 
 def parse_weights(text: str) -> dict[str, int]:
