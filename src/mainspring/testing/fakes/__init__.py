@@ -12,6 +12,17 @@ asynchronous code, and for programs in other processes. To write another one, de
 
 from mainspring.testing.fakes.halt import FakeHaltServer
 from mainspring.testing.fakes.http_server import Answer, FakeServer, Request
+from mainspring.testing.fakes.sentry import FakeSentry
+from mainspring.testing.fakes.slack import FakeSlack, Message
 from mainspring.testing.fakes.webhook import FakeWebhook
 
-__all__ = ["Answer", "FakeHaltServer", "FakeServer", "FakeWebhook", "Request"]
+__all__ = [
+    "Answer",
+    "FakeHaltServer",
+    "FakeSentry",
+    "FakeServer",
+    "FakeSlack",
+    "FakeWebhook",
+    "Message",
+    "Request",
+]

@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 HOST = "127.0.0.1"
 LARGEST_BODY = 16 * 1024 * 1024  # bytes
 START_WITHIN = 10.0  # seconds
+LOOK_EVERY = 0.01  # seconds between two looks whether the delay was changed
 WAIT = 10.0  # seconds that a test waits for requests, unless it says otherwise
 
 _CLOSE = object()  # instead of an answer: hang up
@@ -231,11 +232,17 @@ class FakeServer:
             await writer.drain()
             return
         reply = self._reply(request)
-        if self._delay:
-            await asyncio.sleep(self._delay)
+        await self._wait()
         if isinstance(reply, Answer):
             writer.write(reply.to_bytes())
             await writer.drain()
+
+    async def _wait(self) -> None:
+        """Wait for the delay. `recover` and another call of `slow` also apply to requests that wait already."""
+        clock = asyncio.get_running_loop().time
+        start = clock()
+        while (left := start + self._delay - clock()) > 0:  # noqa: ASYNC110 - another thread changes it
+            await asyncio.sleep(min(left, LOOK_EVERY))
 
     def _reply(self, request: Request) -> Answer | object:
         """Record the request and return the answer, or what a fault makes of it."""
