@@ -33,7 +33,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pyc
 
 .DEFAULT_GOAL := help
-.PHONY: help run petitions test check quick collect environments others ready lint types imports bench chaos format lock clean
+.PHONY: help run petitions companion test check quick collect environments others ready lint types imports bench chaos format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ run: $(READY) ## run the demo
 
 petitions: $(READY) ## run the example of deadlines on PostgreSQL
 	$(BIN)/python -m examples.petitions
+
+companion: $(READY) ## run examples/companion with its own DynamoDB server
+	$(BIN)/python -m examples.companion
 
 test: ## everything that must pass: lint, types, layers, all tests; the quick tests on other Pythons
 	@$(MAKE) --no-print-directory -j 2 environments lint types imports collect

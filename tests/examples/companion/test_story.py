@@ -1,0 +1,129 @@
+"""The whole story on virtual time, seen from outside: Slack, Sentry, and the table with the application's own items."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+
+from examples.companion.handlers import DailySummaryPayload
+from mainspring import Filter, Status, testing
+from tests.examples.companion.conftest import ANA, BO, World
+
+MORNING = datetime(2026, 7, 1, 6, 0, tzinfo=UTC)
+
+
+async def test_a_day_of_companion(world: World) -> None:
+    companion, slack, sentry = world.companion, world.slack, world.sentry
+    companion.memory.add_conversation("ana", datetime(2026, 7, 1, 9, 30, tzinfo=UTC), "The contract is signed")
+    companion.memory.add_conversation("ana", datetime(2026, 6, 30, 9, 30, tzinfo=UTC), "Of yesterday")
+    before = world.own_items()
+    async with testing.manual(companion.app, start=MORNING, store=world.settings.store, schedules=False) as kit:
+        await companion.plan_summaries()
+        await companion.plan_summaries()  # as it does every 15 minutes
+        slack.fail_with(503, times=2)
+        sync = await companion.sync_user("bo")
+        await kit.time.advance(minutes=5)
+        synced = await sync.get()
+
+        await kit.time.advance_to(datetime(2026, 7, 1, 22, 40, tzinfo=UTC))
+        await kit.time.advance_to(datetime(2026, 7, 2, 3, 0, tzinfo=UTC))
+        summaries = [job async for job in companion.app.jobs.all(Filter(tasks=("daily_summary",)))]
+
+    assert (synced.status, synced.attempts) == (Status.COMPLETED, 3)
+    assert {job.payload["user_id"]: job.status for job in summaries} == {"ana": "completed", "bo": "completed"}
+    assert [(message.channel, message.text) for message in slack.messages] == [
+        ("C-ana", "Ana, your conversations on 2026-07-01:\n• The contract is signed"),
+        ("C-bo", "Bo, you had no conversations on 2026-07-02."),
+    ]
+    assert [event["tags"]["job_id"] for event in sentry.events] == [sync.id, sync.id]
+    after = world.own_items()
+    changed = {key for key in after if after[key] != before.get(key)}
+    assert changed == {("users", "bo"), ("summaries#ana", "2026-07-01"), ("summaries#bo", "2026-07-02")}
+    assert before.keys() <= after.keys()
+    assert after["summaries#ana", "2026-07-01"]["summary_sent_at"]["S"].startswith("2026-07-01T17:00:00")
+
+
+async def test_five_attempts_then_a_dead_letter_that_is_kept_for_ever_and_in_sentry(world: World) -> None:
+    companion, slack, sentry = world.companion, world.slack, world.sentry
+    slack.down()
+    async with testing.manual(companion.app, start=MORNING, store=world.settings.store, schedules=False) as kit:
+        job = await companion.schedule_summary(ANA, date(2026, 7, 1))
+        due = ANA.summary_time(date(2026, 7, 1))
+        await kit.time.advance_to(due)
+        delays = []
+        while (now := await job.get()).status is Status.RETRYING:
+            delays.append((now.run_at - kit.time.now()).total_seconds())
+            await kit.time.advance_to(now.run_at)
+        dead = await job.get()
+        await kit.time.advance(days=3650)
+        kept = await job.get()
+
+        slack.recover()
+        await companion.app.jobs.retry(job.id)
+        await kit.drain()
+        assert await job.status() is Status.COMPLETED
+
+    assert delays == [60, 120, 240, 480]
+    assert (dead.status, dead.attempts, dead.expires_at) == (Status.DEAD_LETTER, 5, None)
+    assert kept.status is Status.DEAD_LETTER
+    assert [event["level"] for event in sentry.events] == ["warning"] * 4 + ["error"]
+    event = sentry.events[-1]
+    assert event["tags"] == {"job_id": job.id, "job_type": "daily_summary", "dead_letter": "True"}
+    assert event["contexts"]["job"]["payload"] == {"user_id": "ana", "day": "2026-07-01"}
+    assert event["exception"]["values"][0]["type"].endswith("URLError")
+    assert "Connection refused" in event["exception"]["values"][0]["value"]
+    assert "in handle" in event["extra"]["traceback"]
+    assert "handle" in [frame["function"] for frame in event["exception"]["values"][0]["stacktrace"]["frames"]]
+    assert len(slack.messages) == 1
+
+
+async def test_a_summary_is_scheduled_once_and_again_only_if_its_job_is_gone(world: World) -> None:
+    companion, day = world.companion, date(2026, 7, 1)
+    async with testing.manual(companion.app, start=MORNING, store=world.settings.store, schedules=False) as kit:
+        first = await companion.schedule_summary(ANA, day)
+        assert not (await companion.schedule_summary(ANA, day)).created
+
+        world.delete_item(world.job_item(first.id))
+        second = await companion.schedule_summary(ANA, day)
+        assert second.created
+        assert second.id != first.id
+        assert (await companion.schedule_summary(ANA, day)).id == second.id
+
+        await kit.time.advance_to(companion.memory.user("ana").summary_time(day))
+        assert not (await companion.schedule_summary(ANA, day)).created  # also after it was sent
+        await companion.app.jobs.delete(second.id)  # Mainspring's own deletion frees the key
+        third = await companion.schedule_summary(ANA, day)
+        assert third.created
+        await kit.drain()
+        assert await third.status() is Status.COMPLETED
+    assert len(world.slack.messages) == 1  # of the third job too: summary_sent_at was there
+
+
+async def test_a_cancelled_summary_is_not_sent(world: World) -> None:
+    companion = world.companion
+    async with testing.manual(companion.app, start=MORNING, store=world.settings.store, schedules=False) as kit:
+        job = await companion.schedule_summary(BO, date(2026, 7, 2))
+        assert await job.cancel(reason="on holiday")
+        await kit.time.advance(days=2)
+        assert await job.status() is Status.CANCELLED
+        assert world.job_item(job.id)["status"] == {"S": "cancelled"}
+    assert world.slack.messages == []
+
+
+async def test_jobs_run_in_the_order_of_their_times(world: World) -> None:
+    companion = world.companion
+    async with testing.manual(companion.app, start=MORNING, store=world.settings.store, schedules=False) as kit:
+        task = companion.tasks["daily_summary"]
+        for hours in (3, 1, 2):
+            payload = DailySummaryPayload(user_id="ana", day=MORNING.date() + timedelta(days=hours))
+            await task.using(run_at=MORNING + timedelta(hours=hours)).enqueue(payload)
+        await kit.time.advance(hours=4)
+    days = [message.text.rpartition(" ")[2] for message in world.slack.messages]
+    assert days == ["2026-07-02.", "2026-07-03.", "2026-07-04."]
+
+
+async def test_the_plan_runs_every_fifteen_minutes(world: World) -> None:
+    companion = world.companion
+    async with testing.manual(companion.app, start=MORNING) as kit:
+        ran = await kit.time.advance(hours=1)
+        assert [run.task for run in ran] == ["plan_summaries"] * 4
+        testing.assert_enqueued(companion.app, companion.tasks["daily_summary"], count=2)
