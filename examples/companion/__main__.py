@@ -26,13 +26,13 @@ SUMMARIES_IN = timedelta(seconds=3)
 
 
 def say(what: str, detail: str = "") -> None:
-    print(f"{datetime.now().astimezone():%H:%M:%S}  {what:<12}{detail}", flush=True)
+    print(f"{datetime.now().astimezone():%H:%M:%S}  {what:<14}{detail}", flush=True)
 
 
 def show(event: Event) -> None:
     match event:
         case JobCreated(task=task, run_at=run_at):
-            say("enqueued", f"{task}, due at {run_at.astimezone():%H:%M:%S}")
+            say("enqueued", f"{task}, due {f'at {run_at.astimezone():%H:%M:%S}' if run_at else 'now'}")
         case JobDeduplicated(task=task, dedupe_key=key):
             say("known", f"{task} {key} is scheduled already")
         case JobStarted(task=task, attempt=attempt):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any
@@ -91,8 +90,8 @@ def test_a_summary_that_was_sent_is_not_sent_again(outside: Outside, slack: Slac
 def test_each_attempt_of_a_job_has_the_same_message_token(outside: Outside) -> None:
     job, other = "01900000-0000-7000-8000-000000000001", "01900000-0000-7000-8000-000000000002"
     tokens = [
-        DailySummaryHandler(outside, Context.detached(id=id, attempts=attempts)).message_token()
-        for id, attempts in ((job, 0), (job, 3), (other, 0))
+        DailySummaryHandler(outside, Context.detached(id=job_id, attempts=attempts)).message_token()
+        for job_id, attempts in ((job, 0), (job, 3), (other, 0))
     ]
     assert tokens[0] == tokens[1] != tokens[2]
 
@@ -183,10 +182,5 @@ async def test_a_wrong_payload_is_refused_at_the_enqueue(app: Mainspring, outsid
 
 
 def test_a_model_that_is_not_one_is_refused(app: Mainspring, outside: Outside) -> None:
-    with pytest.raises(
-        TypeError, match=r"Nameless\.payload_model\(\) returned <class 'dict'>; return a Pydantic model"
-    ):
+    with pytest.raises(TypeError, match=r"payload_model\(\) returned .*; return a Pydantic model"):
         register(app, {"nameless": Nameless}, outside)
-
-
-Handler: Callable[[Outside, Context], BaseJobHandler[DailySummaryPayload]] = DailySummaryHandler  # mypy checks it
