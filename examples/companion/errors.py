@@ -39,8 +39,11 @@ class JobError:
 
     @property
     def event_id(self) -> str:
-        """The same for each report of this run, so that a repeated report is recognised."""
-        return uuid.uuid5(EVENT_IDS, f"{self.job_id}:{self.attempt}:{self.is_dead_letter}").hex
+        """The same for each try to report this run, so that Sentry recognises a repeat.
+
+        The number of the attempt is not enough: a run that ends with its process does not count as an attempt.
+        """
+        return uuid.uuid5(EVENT_IDS, f"{self.job_id} {self.attempt} {self.at.isoformat()}").hex
 
 
 class ErrorReporter(Protocol):

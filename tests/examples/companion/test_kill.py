@@ -62,6 +62,8 @@ async def test_a_killed_worker_loses_nothing_and_sends_nothing_twice(new_world: 
     assert [(job.status, job.crashes) for job in ended] == [(Status.COMPLETED, 1)] * 2
     assert sorted(message.channel for message in slack.messages) == ["C-ana", "C-bo"]
     assert slack.duplicates == 2  # both were posted again, and recognised
+    reports = [(event["tags"]["job_id"], event["exception"]["values"][0]["type"]) for event in world.sentry.events]
+    assert sorted(reports) == sorted((job.id, "WorkerCrashed") for job in ended)
     after = world.own_items()
     assert {key: after[key] for key in before} == before
     assert after.keys() - before.keys() == {("summaries#ana", "2026-07-01"), ("summaries#bo", "2026-07-01")}
