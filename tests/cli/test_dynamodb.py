@@ -10,9 +10,10 @@ from contextlib import suppress
 
 import pytest
 
+from examples.dynamodb_server import REGION
 from mainspring.stores.dynamodb.client import Client, TableMissing
 from tests.cli.conftest import Run
-from tests.dynamodb import REGION, endpoint, fresh_name
+from tests.dynamodb import endpoint, fresh_name
 
 pytestmark = pytest.mark.slow  # a real server
 

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
+from examples.dynamodb_server import REGION
 from mainspring.errors import StoreUnavailable
 from mainspring.stores.dynamodb.client import Setback
-from tests.dynamodb import REGION, endpoint
+from tests.dynamodb import endpoint
 from tests.dynamodb_rules import StrictClient
 
 

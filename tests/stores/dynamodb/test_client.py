@@ -14,6 +14,7 @@ from botocore.auth import SigV4Auth  # type: ignore[import-untyped]
 from botocore.awsrequest import AWSRequest  # type: ignore[import-untyped]
 from botocore.credentials import Credentials as BotocoreCredentials  # type: ignore[import-untyped]
 
+from examples.dynamodb_server import REGION
 from mainspring import Mainspring
 from mainspring.errors import ConfigurationError, StoreBusy, StoreError, StoreReadOnly, StoreUnavailable
 from mainspring.events import StoreThrottled, ThrottlingOver
@@ -33,7 +34,7 @@ from mainspring.stores.dynamodb.credentials import Credentials, Keys, Signer
 from mainspring.stores.dynamodb.values import attribute, pack, plain, size, unpack
 from mainspring.stores.protocol import Measured
 from tests.conformance.scenario import claim, end, join, new_job, outcome, put_many, running
-from tests.dynamodb import REGION, FreshStore, endpoint, fresh_name
+from tests.dynamodb import FreshStore, endpoint, fresh_name
 from tests.stores.dynamodb.conftest import client_of
 from tests.stores.dynamodb.faults import Fault, once
 from tests.worker.working import eventually, fields_of, record, working
