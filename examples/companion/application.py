@@ -36,8 +36,7 @@ class Companion:
             retention=Retention(completed=KEPT, dead="forever"),
         )
         self.tasks = register(self.app, job_handlers, Outside(memory, slack, self.app.now))
-        self.app.on(JobRetrying)(self.report)
-        self.app.on(JobDeadLettered)(self.report)
+        self.app.on(JobRetrying, JobDeadLettered)(self.report)
         self.app.every("*/15 * * * *", id="plan_summaries")(self.plan_summaries)
 
     # -- scheduling -----------------------------------------------------------------------------

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 E = TypeVar("E", bound=Event)
+E2 = TypeVar("E2", bound=Event)
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 S = TypeVar("S", bound=Callable[[Change], Any])
@@ -512,10 +513,16 @@ class Mainspring:
 
     # -- events -------------------------------------------------------------------------------
 
-    def on(self, *kinds: type[E]) -> Callable[[Subscriber[E]], Subscriber[E]]:
+    @overload
+    def on(self, kind: type[E], /) -> Callable[[Subscriber[E]], Subscriber[E]]: ...
+    @overload
+    def on(self, kind: type[E], other: type[E2], /) -> Callable[[Subscriber[E | E2]], Subscriber[E | E2]]: ...
+    @overload
+    def on(self, *kinds: type[E]) -> Callable[[Subscriber[E]], Subscriber[E]]: ...
+    def on(self, *kinds: type[Any]) -> Callable[[Subscriber[Any]], Subscriber[Any]]:
         """Call the decorated function with each event of these kinds: `@app.on(JobDeadLettered)`."""
 
-        def subscribe(subscriber: Subscriber[E]) -> Subscriber[E]:
+        def subscribe(subscriber: Subscriber[Any]) -> Subscriber[Any]:
             for kind in kinds:
                 self.runtime.bus.subscribe(kind, subscriber)
             return subscriber
