@@ -64,13 +64,13 @@ async def story(companion: Companion, slack: FakeSlack, sentry: FakeSentry) -> N
     summaries = [await companion.schedule_next_summary(user) for user in users]
     await companion.schedule_next_summary(users[0])
     say("story", "Slack fails once, and the sync of Ana is retried; Slack does not know Ghost")
-    slack.fail_with(503, times=1)
+    slack.fail(503, times=1)
     ana = await companion.sync_user("ana")
-    await sentry.wait_for_requests(1)
+    await sentry.arrived(1)
     ghost = await companion.sync_user("ghost")
     for job in (*summaries, ana, ghost):
         await job.wait(timeout=60)
-    await sentry.wait_for_requests(6)  # one of Ana, five of Ghost
+    await sentry.arrived(6)  # one of Ana, five of Ghost
     outside(companion, slack, sentry)
 
 

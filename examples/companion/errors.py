@@ -86,7 +86,11 @@ class SentryReporter:
     def _send(self, body: bytes) -> None:
         headers = {"Content-Type": "application/x-sentry-envelope", "X-Sentry-Auth": self._auth}
         request = Request(self._url, body, headers)  # noqa: S310 - a setting
-        urlopen(request, timeout=TIMEOUT).close()  # noqa: S310 - likewise
+        try:
+            urlopen(request, timeout=TIMEOUT).close()  # noqa: S310 - likewise
+        except HTTPError as error:
+            error.close()  # it holds the connection
+            raise
 
 
 def envelope(error: JobError) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
@@ -46,8 +47,12 @@ class SlackMessenger:
     def _call(self, method: str, arguments: dict[str, str]) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self._token}"}
         request = Request(f"{self._url}/api/{method}", urlencode(arguments).encode(), headers)  # noqa: S310 - a setting
-        with urlopen(request, timeout=self._timeout) as answer:  # noqa: S310 - likewise
-            body: dict[str, Any] = json.load(answer)
+        try:
+            with urlopen(request, timeout=self._timeout) as answer:  # noqa: S310 - likewise
+                body: dict[str, Any] = json.load(answer)
+        except HTTPError as error:
+            error.close()  # it holds the connection
+            raise
         if not body["ok"]:
             raise SlackError(f"{method}: {body['error']}")
         return body

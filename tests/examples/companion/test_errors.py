@@ -55,13 +55,13 @@ def test_a_repeated_report_is_one_event() -> None:
     with FakeSentry() as sentry:
         for _ in range(2):
             SentryReporter(sentry.dsn).report(ERROR)
-        assert (len(sentry.requests), len(sentry.events)) == (2, 1)
+        assert (len(sentry.received), len(sentry.events)) == (2, 1)
 
 
 def test_a_report_is_tried_again_while_sentry_fails() -> None:
     pauses: list[float] = []
     with FakeSentry() as sentry:
-        sentry.fail_with(503, times=2)
+        sentry.fail(503, times=2)
         SentryReporter(sentry.dsn, pauses.append).report(ERROR)
         assert len(sentry.events) == 1
     assert pauses == list(PAUSES)
@@ -70,9 +70,9 @@ def test_a_report_is_tried_again_while_sentry_fails() -> None:
 @pytest.mark.parametrize(("status", "tries"), [(503, 3), (403, 1)])
 def test_a_report_that_sentry_never_takes_is_logged(status: int, tries: int, caplog: pytest.LogCaptureFixture) -> None:
     with FakeSentry() as sentry:
-        sentry.fail_with(status)
+        sentry.fail(status)
         SentryReporter(sentry.dsn, lambda _: None).report(ERROR)
-        assert len(sentry.requests) == tries
+        assert len(sentry.received) == tries
     assert "Sentry did not take the report of user_sync j1" in caplog.text
 
 

@@ -36,7 +36,7 @@ async def test_each_field_of_the_specification_is_where_the_table_says(world: Wo
     async with testing.manual(companion.app, start=MORNING, store=world.settings.store, schedules=False) as kit:
         job = await companion.schedule_summary(ANA, DAY)
         pending = world.job_item(job.id)
-        world.slack.fail_with(500, times=1)
+        world.slack.fail(500, times=1)
         await kit.time.advance_to(ANA.summary_time(DAY))
         failed = world.job_item(job.id)
         await kit.time.advance(minutes=1)
@@ -75,7 +75,7 @@ async def test_each_status_of_the_specification_is_where_the_table_says(world: W
     async with testing.manual(companion.app, start=MORNING, store=world.settings.store, schedules=False) as kit:
         job = await companion.schedule_summary(ANA, DAY)
         seen.append(status_of(world, job.id))
-        world.slack.fail_with(500)
+        world.slack.fail(500)
         await kit.time.advance_to(ANA.summary_time(DAY))
         seen.append(status_of(world, job.id))
         await kit.time.advance(hours=1)
@@ -93,18 +93,18 @@ async def test_each_status_of_the_specification_is_where_the_table_says(world: W
 async def test_a_worker_extends_the_lock_of_a_long_job(new_world: NewWorld) -> None:
     world = new_world("&lease=1&poll=0.1")
     companion, slack = world.companion, world.slack
-    slack.delay = 3600
+    slack.slow(3600)
     async with companion.app, companion.app.worker(concurrency=JOBS_PER_POLL, prefetch=0, heartbeat_interval=0.2):
         job = await companion.schedule_summary(ANA, DAY)
-        await slack.wait_for_requests(1)
+        await slack.arrived(1)
         first = await asyncio.to_thread(world.job_item, job.id)
         later = first
         while lock_of(later) < lock_of(first) + timedelta(seconds=1):
             later = await asyncio.to_thread(world.job_item, job.id)
         assert (first["status"], first["locked_by"]) == ({"S": "in_progress"}, later["locked_by"])
-        slack.delay = 0
+        slack.slow(0)
         assert (await job.wait(timeout=60)).status is Status.COMPLETED
-    assert len(slack.requests) == 1  # no other run
+    assert len(slack.received) == 1  # no other run
 
 
 def lock_of(item: dict[str, Any]) -> datetime:

@@ -44,16 +44,16 @@ async def test_a_killed_worker_loses_nothing_and_sends_nothing_twice(new_world: 
     companion.memory.add_conversation("ana", datetime(2026, 7, 1, 9, 30, tzinfo=UTC), "The contract is signed")
     before = world.own_items()
     async with companion.app:
-        slack.delay = 60  # Slack delivers the messages; the answers do not arrive before the worker is killed
+        slack.slow(60)  # Slack delivers the messages; the answers do not arrive before the worker is killed
         jobs = [await companion.schedule_summary(user, DAY) for user in (ANA, BO)]
         with worker(world) as first:
-            await slack.wait_for_requests(2)
+            await slack.arrived(2)
             first.send_signal(signal.SIGKILL)
             first.wait()
         assert [await job.status() for job in jobs] == [Status.RUNNING] * 2
         assert world.own_items() == before  # nothing says yet that they were sent
 
-        slack.delay = 0.0
+        slack.slow(0.0)
         with worker(world) as second:
             ended = [await job.wait(timeout=60) for job in jobs]
             second.send_signal(signal.SIGTERM)

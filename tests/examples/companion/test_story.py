@@ -19,7 +19,7 @@ async def test_a_day_of_companion(world: World) -> None:
     async with testing.manual(companion.app, start=MORNING, store=world.settings.store, schedules=False) as kit:
         await companion.plan_summaries()
         await companion.plan_summaries()  # as it does every 15 minutes
-        slack.fail_with(503, times=2)
+        slack.fail(503, times=2)
         sync = await companion.sync_user("bo")
         await kit.time.advance(minutes=5)
         synced = await sync.get()
