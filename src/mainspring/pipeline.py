@@ -77,14 +77,10 @@ class Pipeline:
             jobs = in_trace_of_run(jobs)
         if connection is not None:
             return self._insert_into(connection, jobs)
-        if not (
-            self.refuse
-            or self._is_heard()
-            or self.after_insert
-            or self._settings.is_stale()
-            or self.concerns(jobs)
-            or self._services.portal.here()
-        ):
+        inline = not (self.refuse or self._is_heard() or self.after_insert or self._services.portal.here())
+        if inline and self._settings.is_stale():
+            self._services.run(self._settings.look())
+        if inline and not self.concerns(jobs):
             self._services.open_sync()
             jobs = self._settings.applied(jobs)
             store = self._services.store

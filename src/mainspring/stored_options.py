@@ -52,6 +52,7 @@ class StoredOptions(TypedDict, total=False):
     plan: list[list[Any]]  # of a durable function: the steps that the enqueue asked for, each with its timeout or None
     headers: Mapping[str, str]
     trace: Mapping[str, str]  # the trace context; empty: the job does not join the trace of the job that enqueues it
+    paused: bool  # never stored: the settings that pause a task are documents
     newest: str  # debounce: the key under which only the newest job runs
     start_by: int | Mapping[str, Any]  # expiry
     after: AfterOption  # dependencies

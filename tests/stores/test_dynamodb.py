@@ -21,6 +21,8 @@ PAGE = 15
 
 
 class TestDynamoStore(StoreConformance):
+    records_for_absent_readers = False
+
     @pytest.fixture
     async def store(self, clock: ManualClock) -> AsyncIterator[DynamoStore]:
         """In a table that is shared with other data. The other tests of the store have tables of their own."""

@@ -10,10 +10,11 @@ from mainspring.runtime import Runtime
 log = get_log("mainspring.worker")
 
 LOOP = "publication"
+DELAY = 2.0  # seconds after the start: jobs that wait come first, and a worker that dies at once publishes nothing
 
 
 class Publication:
-    """Publishes the tasks right after the worker has started. If the store is away then, it tries again."""
+    """Publishes the tasks soon after the worker has started. If the store is away then, it tries again."""
 
     def __init__(self, runtime: Runtime, worker: str) -> None:
         self._runtime = runtime
@@ -24,6 +25,7 @@ class Publication:
         """Do one turn of a supervised loop. A later turn would overwrite what newer workers have published."""
         if self._done:
             await asyncio.Event().wait()  # until the worker stops and cancels this
+        await asyncio.sleep(DELAY)
         written = await self._runtime.published.publish(list(self._runtime.tasks.values()), self._worker)
         self._done = True
         if written:

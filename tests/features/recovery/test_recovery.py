@@ -108,10 +108,10 @@ async def test_workers_that_start_recover_jobs_once(new_app: NewApp) -> None:
     async with working(apps[0]):
         job = await tasks[0].enqueue()
         await ended(apps[0], job.id)
-    down[0] = False
+    down[0], before = False, len(runs)  # the first worker may have recovered it once, too, before it stopped
     async with working(apps[1]), working(apps[2]):
         (found,) = await reached(apps[1], job.id, statuses=(Status.COMPLETED,))
-    assert (len(runs), found.priority) == (2, Priority.HIGH)
+    assert (len(runs) - before, found.priority) == (1, Priority.HIGH)
 
 
 async def test_only_jobs_that_died_within_the_window_are_recovered(new_app: NewApp) -> None:

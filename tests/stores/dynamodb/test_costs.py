@@ -44,6 +44,7 @@ class Meter:
         self.units.clear()
         self._store.client.call = self._metered  # type: ignore[method-assign]
         self._store.table.counts._flushed_at = float("inf")  # counts are written once a second, whatever is done
+        self._store.table.recording_read_at = float("inf")  # so is whether changes are recorded read once a second
         try:
             return await work
         finally:

@@ -17,7 +17,7 @@ from mainspring.clock import to_millis
 from mainspring.errors import InvalidSchedule, MainspringError
 from mainspring.features.schedules.rules import Occurrence, Schedule, fires, tzdata_version
 from mainspring.ids import new_id
-from mainspring.job import NewJob
+from mainspring.job import Level, NewJob
 from mainspring.json_text import from_json, to_json
 from mainspring.stores.audit import plain
 from mainspring.stores.documents import By, Document, Key, Note, Write
@@ -237,6 +237,9 @@ def template_of(job: NewJob) -> dict[str, Any]:
     """Return the fields of a prepared job that are the same in each run, without those that are not set."""
     lists = {name: list(given) for name in ("target", "tags") if (given := getattr(job, name)) is not None}
     values = {**asdict(job), "priority": int(job.priority), **lists}  # as they come back from JSON
+    for name in ("timeout_level", "attempts_level"):
+        if values[name] is Level.ENQUEUE:  # as in jobs that older versions prepared
+            del values[name]
     return {name: value for name, value in values.items() if value is not None and name not in PER_RUN_FIELDS}
 
 

@@ -184,14 +184,18 @@ async def read(table: Table, after: Cursor | None, limit: int) -> ChangePage:
     number = after.number // NUMBERS
     bound = Condition("{name} >= {value}", "SK", f"{number:012d}")
     pages = table.query(equals("PK", LOG), bound, consistent=True, limit=limit)
-    rows = [row for row in await pages.next() if int(row["SK"]) > number or after.number % NUMBERS < NUMBERS - 1]
+    rows: list[Row] = []
+    entries: list[Entry] = []
+    while pages.more and len(entries) <= limit:
+        found = await pages.next()
+        rows += [row for row in found if int(row["SK"]) > number or after.number % NUMBERS < NUMBERS - 1]
+        entries += [entry for row in found for entry in entries_of(row) if entry.number > after.number]
     if int(rows[0]["SK"]) > number + 1 if rows else await last_number(table) > number:  # some have expired
         return ChangePage([], Cursor(life, await last_number(table) * NUMBERS + NUMBERS - 1), reset=True)
-    entries = [entry for row in rows for entry in entries_of(row) if entry.number > after.number]
     page = entries[:limit]
     table.feed_grew = table.feed_grew or bool(page)
     cursor = Cursor(life, page[-1].number) if page else after
-    return ChangePage(page, cursor, more=len(entries) > limit or bool(page and pages.more))
+    return ChangePage(page, cursor, more=len(entries) > limit or pages.more)
 
 
 def entries_of(row: Row) -> list[Entry]:

@@ -104,16 +104,27 @@ class Conditions:
 
 
 async def get(transaction: Transaction, ids: Sequence[str]) -> list[Job]:
-    """Return the jobs in the order asked for, without ids that do not exist. Each has its last traceback."""
+    """Return the jobs in the order asked for, without ids that do not exist. Each has its last traceback.
+
+    A job may move from one table to the other between the two statements: what is missing is looked for once more.
+    """
+    wanted = only_ids(ids)
+    found = await jobs_of(transaction, wanted)
+    if missing := [job_id for job_id in wanted if job_id not in found]:
+        found |= await jobs_of(transaction, missing)
+    return [found[job_id] for job_id in ids if job_id in found]
+
+
+async def jobs_of(transaction: Transaction, ids: Sequence[str]) -> dict[str, Job]:
     found: dict[str, Job] = {}
     for table, columns in COLUMNS.items():
         statement = f"""
             SELECT {columns}, (SELECT traceback FROM {{s}}.attempts WHERE job_id = job.id AND error_type IS NOT NULL
                                ORDER BY number DESC LIMIT 1)
             FROM {{s}}.{table} AS job WHERE id = ANY(%(ids)s::uuid[])"""
-        for *row, traceback in await transaction.rows(statement, ids=only_ids(ids)):
+        for *row, traceback in await transaction.rows(statement, ids=list(ids)):
             found[row[0]] = to_job(row, traceback or "")
-    return [found[job_id] for job_id in ids if job_id in found]
+    return found
 
 
 async def find(transaction: Transaction, where: Filter, limit: int, cursor: str | None) -> Page:
