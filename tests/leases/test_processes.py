@@ -16,6 +16,8 @@ from mainspring.stores.protocol import Store, Takeover
 from tests.leases import served
 from tests.postgres import dsn, fresh_schema
 
+pytestmark = pytest.mark.slow  # `make test` runs it; it takes a server or several processes
+
 LEASE = 2.0  # seconds, in all these stores
 
 

@@ -9,10 +9,14 @@ from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from examples.companion.application import JOBS_PER_POLL
 from mainspring import Status, testing
 from tests.examples.companion.conftest import ANA, NewWorld, World
 from tests.examples.companion.test_story import MORNING
+
+pytestmark = pytest.mark.slow  # `make test` runs it; it takes a server or several processes
 
 HERE = Path(__file__).parent
 README = (HERE.parents[2] / "examples" / "companion" / "README.md").read_text("utf-8")

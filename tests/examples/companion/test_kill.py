@@ -11,8 +11,12 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+import pytest
+
 from mainspring import Status
 from tests.examples.companion.conftest import ANA, BO, NewWorld, World
+
+pytestmark = pytest.mark.slow  # `make test` runs it; it takes a server or several processes
 
 ROOT = Path(__file__).parents[3]
 DAY = date(2026, 7, 1)  # both users' summaries of this day have long been due

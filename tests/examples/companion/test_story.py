@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 
+import pytest
+
 from examples.companion.handlers import DailySummaryPayload
 from mainspring import Filter, Status, testing
 from tests.examples.companion.conftest import ANA, BO, World
+
+pytestmark = pytest.mark.slow  # `make test` runs it; it takes a server or several processes
 
 MORNING = datetime(2026, 7, 1, 6, 0, tzinfo=UTC)
 

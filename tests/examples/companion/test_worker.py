@@ -6,9 +6,13 @@ import asyncio
 from collections import Counter
 from datetime import date, timedelta
 
+import pytest
+
 from examples.companion.application import JOBS_PER_POLL
 from mainspring import Status
 from tests.examples.companion.conftest import ANA, NewWorld
+
+pytestmark = pytest.mark.slow  # `make test` runs it; it takes a server or several processes
 
 DAY = date(2026, 7, 1)
 MANY = JOBS_PER_POLL + 5

@@ -18,6 +18,8 @@ from examples.petitions.system import PetitionSystem
 from tests.examples.petitions.conftest import NewSystem, Outside
 from tests.examples.petitions.test_story import until
 
+pytestmark = pytest.mark.slow  # `make test` runs it; it takes a server or several processes
+
 PAYLOAD = {"petition_id": str(uuid4())}
 
 

@@ -18,6 +18,8 @@ from examples.petitions.system import PetitionSystem
 from mainspring.events import WorkerHeartbeat
 from tests.examples.petitions.conftest import Outside
 
+pytestmark = pytest.mark.slow  # `make test` runs it; it takes a server or several processes
+
 SOON = 30.0  # seconds; only a failing test waits this long
 EXECUTIONS = "SELECT outcome FROM petitions.job_executions WHERE job_id = %s ORDER BY id"
 

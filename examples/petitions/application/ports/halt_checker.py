@@ -14,7 +14,7 @@ class HaltStatus:
 
 class HaltCheckerProtocol(Protocol):
     async def is_halted(self) -> bool:
-        """Return whether the system is halted. An error means that nobody knows, so callers treat it as a halt."""
+        """Return whether the system is halted. If it raises, callers treat that as a halt."""
         ...
 
     async def get_halt_status(self) -> HaltStatus: ...

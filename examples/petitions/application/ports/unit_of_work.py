@@ -29,7 +29,7 @@ class PetitionRepository(Protocol):
     async def add_cosigner(self, petition_id: UUID, name: str) -> None: ...
 
     async def with_cosigners(self, at_least: int) -> Sequence[Petition]:
-        """Return received petitions with at least so many co-signers, locked until the transaction ends."""
+        """Return received petitions with at least this many co-signers, locked until the transaction ends."""
         ...
 
 
