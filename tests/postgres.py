@@ -53,8 +53,9 @@ def fresh_schema() -> str:
 
 spare: defaultdict[str, list[str]] = defaultdict(list)
 idle: defaultdict[tuple[str, int], list[Connection]] = defaultdict(list)  # by server and by process
-TABLES = "jobs archive attempts steps dedupe counts halts workers audit audit_jobs documents changes readers"
+TABLES = "jobs archive attempts steps dedupe counts halts workers audit audit_jobs documents changes readers numbers"
 CLEAR = "".join(f"DELETE FROM {{schema}}.{table};" for table in TABLES.split())
+CLEAR += "UPDATE {schema}.feed SET pruned_at = 0, numbers_pruned_at = 0;"
 FORGET = "RESET ALL; SELECT pg_advisory_unlock_all()"
 
 

@@ -28,6 +28,7 @@ from mainspring.humanize import show_moment
 from mainspring.job import Inserted, NewJob, check_prepared, check_queue
 from mainspring.log import get_log
 from mainspring.middleware import AroundEnqueue, AroundRun
+from mainspring.numbers import DEFAULT_SINCE, Numbers, StepName, read_numbers
 from mainspring.options import (
     OF_TASK_ONLY,
     Chunk,
@@ -43,6 +44,7 @@ from mainspring.services import whoami
 from mainspring.stores.connect import store_of
 from mainspring.stores.documents import By
 from mainspring.stores.feed import EVERY_CHANGE, Change, ChangeFilter
+from mainspring.stores.numbers import Grouping
 from mainspring.stores.protocol import AuditEntry, Halt, Stats, Store, WorkerInfo
 from mainspring.task import Enqueuer, Task, TaskDecorator
 
@@ -500,6 +502,26 @@ class Mainspring:
 
     async def stats(self) -> Stats:
         return await self.store.stats()
+
+    async def numbers(
+        self,
+        *,
+        since: datetime | Length = DEFAULT_SINCE,
+        until: datetime | None = None,
+        step: StepName = "hour",
+        queue: str | None = None,
+        task: str | None = None,
+        by: Grouping | None = None,
+        zone: str = "UTC",
+    ) -> Numbers:
+        """Return what happened to jobs over time: how many were enqueued, completed, failed, and how long they took.
+
+        `since` is a time, or a length of time before now. Minutes are kept for 48 hours, hours for 30 days and days
+        for 2 years. `zone` decides where days begin. With `by`, `Numbers.groups` has each queue or task.
+        """
+        return await read_numbers(
+            self.store, since=since, until=until, step=step, queue=queue, task=task, by=by, zone=zone
+        )
 
     async def health(self, *, max_lateness: Length = MAX_LATENESS, timeout: Length = TIMEOUT) -> Health:
         """Return whether all is well. Report a store that does not answer within `timeout` as down; do not raise."""

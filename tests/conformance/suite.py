@@ -28,6 +28,7 @@ from tests.conformance.feed import FeedTests
 from tests.conformance.halts import HaltTests
 from tests.conformance.heartbeats import HeartbeatTests
 from tests.conformance.insertion import InsertionTests
+from tests.conformance.numbers import NumbersTests
 from tests.conformance.read import ReadTests
 from tests.conformance.remote_workers import RemoteWorkerTests
 from tests.conformance.retention import RetentionTests
@@ -51,6 +52,7 @@ class StoreConformance(
     AdminTests,
     HaltTests,
     RetentionTests,
+    NumbersTests,
     TransferTests,
     DocumentTests,
     WakeupTests,

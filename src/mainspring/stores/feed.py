@@ -157,6 +157,7 @@ class Entry:
     task: str | None = None
     jobs: Sequence[str | JobRef] = ()  # ids, or more; empty: the change is not about a job
     data: Data | None = None  # common to all jobs
+    times: Sequence[int] | None = None  # waits or durations of the jobs, see numbers.py; empty: another entry has them
     at: Millis = 0  # filled in by the store, as is the number
     number: int = 0
 
@@ -165,6 +166,9 @@ class Entry:
 
     def data_json(self) -> str | None:
         return None if self.data is None else json.dumps(self.data)
+
+    def times_json(self) -> str | None:
+        return None if self.times is None else json.dumps(self.times)
 
 
 def entry_of(kind: str, queue: str | None, task: str | None, jobs: str | None, data: str | None) -> Entry:

@@ -46,6 +46,7 @@ from mainspring.job import (
 from mainspring.names import check_searched
 from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
 from mainspring.stores.feed import ChangePage
+from mainspring.stores.numbers import Figure, NumbersQuery
 from mainspring.stores.records import Kind, Record, RecordPage
 
 EVERY_QUEUE = "*"
@@ -510,6 +511,13 @@ class Store(Protocol):
         entries after it may have been deleted, return no entries, the cursor of now, and `reset`. An entry appears in
         the feed if and only if the change that it describes was committed. Each entry is returned once to a reader
         that passes on its cursor, and entries of one job in the order of their commits.
+        """
+
+    async def numbers(self, query: NumbersQuery) -> list[Figure]:
+        """Return what happened to jobs over time, see numbers.py. Each place and period appears once.
+
+        Everything that was committed is included at once, and nothing twice. A store without transactions may lag and
+        lose some when a process is killed.
         """
 
     def watching(self, notice: Callable[[], None]) -> AbstractAsyncContextManager[None]:

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from mainspring.clock import Millis
 from mainspring.job import Move, NewJob, Outcome, Status
 from mainspring.stores.documents import Write
 from mainspring.stores.engine.ack import Conclusion, JobState, cause_of
 from mainspring.stores.engine.change import ChangePlan, ChangeRequest
+from mainspring.stores.engine.numbers import TIMED
 from mainspring.stores.feed import LONGEST_TEXT, MAX_JOBS, ChangeKind, Data, Entry, JobRef
+from mainspring.stores.numbers import times_of
 from mainspring.stores.protocol import Action, Halt, WorkerInfo
 
 ENDS: Mapping[Status, ChangeKind] = {
@@ -26,13 +29,28 @@ Place = tuple[str, str]
 """A queue and a task: an entry lists jobs of one place."""
 
 
-def entries(kind: ChangeKind, jobs: Mapping[Place, Sequence[str | JobRef]], data: Data | None = None) -> list[Entry]:
-    """Return the entries for one kind of change of these jobs."""
-    return [
+def entries(
+    kind: ChangeKind,
+    jobs: Mapping[Place, Sequence[str | JobRef]],
+    data: Data | None = None,
+    lengths: Mapping[Place, Sequence[Millis]] | None = None,
+) -> list[Entry]:
+    """Return the entries for one kind of change of these jobs. `lengths` are their waits or durations."""
+    found = [
         Entry(kind, queue, task, part, data)
         for (queue, task), refs in jobs.items()
         for part in in_parts(refs)
     ]  # fmt: skip
+    return found if lengths is None else timed(found, lengths)
+
+
+def timed(found: list[Entry], lengths: Mapping[Place, Sequence[Millis]]) -> list[Entry]:
+    """Give the first entry of each place the times of all its jobs."""
+    left = dict(lengths)
+    for entry in found:
+        own = left.pop((entry.queue or "", entry.task or ""), None)
+        entry.times = times_of(own) if own else ()
+    return found
 
 
 def in_parts(refs: Sequence[str | JobRef]) -> Iterator[Sequence[str | JobRef]]:
@@ -56,12 +74,22 @@ def created(jobs: Iterable[NewJob]) -> list[Entry]:
 def ended(concluded: Iterable[tuple[JobState, Conclusion]], outcomes: Iterable[Outcome] | None = None) -> list[Entry]:
     """Return the entries for runs that ended and for waiting jobs that were cancelled (those have no outcomes)."""
     found: dict[ChangeKind, dict[Place, list[str | JobRef]]] = {}
+    lengths: dict[ChangeKind, dict[Place, list[Millis]]] = {}
     moves = (outcome.move for outcome in outcomes) if outcomes is not None else None
     for job, conclusion in concluded:
         kind = kind_of_end(conclusion.status, None if moves is None else next(moves))
-        places = found.setdefault(kind, {})
-        places.setdefault((job.queue, job.task), []).append(ref(job, data_of_end(job, kind, conclusion)))
-    return [entry for kind, places in found.items() for entry in entries(kind, places)]
+        places, place = found.setdefault(kind, {}), (job.queue, job.task)
+        places.setdefault(place, []).append(ref(job, data_of_end(job, kind, conclusion)))
+        if kind in TIMED:
+            lengths.setdefault(kind, {}).setdefault(place, []).append(duration_of(conclusion))
+    return [entry for kind, places in found.items() for entry in entries(kind, places, lengths=lengths.get(kind))]
+
+
+def duration_of(conclusion: Conclusion) -> Millis:
+    """Return how long an attempt took."""
+    if conclusion.finished_at is not None:
+        return conclusion.finished_at - conclusion.started_at
+    return 0 if conclusion.run is None else conclusion.run.finished_at - conclusion.run.started_at
 
 
 def kind_of_end(status: Status, move: Move | None) -> ChangeKind:

@@ -24,9 +24,7 @@ from mainspring.stores.feed import MAX_ENTRIES, RETENTION, ChangeKind, ChangePag
 from mainspring.stores.postgres.transaction import Transaction
 
 FEED = """
-SELECT life || right((SELECT system_identifier::text FROM pg_control_system()), 6)
-       || (SELECT oid FROM pg_database WHERE datname = current_database()),
-       pruned_txid, pruned_number, pg_current_snapshot()::text
+SELECT life || {s}.database_id(), pruned_txid, pruned_number, pg_current_snapshot()::text
 FROM {s}.feed
 """  # a restored dump is another feed: the numbers of its transactions are others
 ENTRY = "number, at, kind, queue, task, ids::text[], details, data"
@@ -47,6 +45,7 @@ PRUNE = """
 WITH pruned AS (
     DELETE FROM {s}.changes WHERE number < %(end)s AND number < %(last)s
         AND (at <= {now} - %(retention)s OR number <= %(last)s - %(most)s)
+        AND pg_visible_in_snapshot(txid, %(folded)s::pg_snapshot)
     RETURNING txid::text::bigint, number
 ), noted AS (
     UPDATE {s}.feed SET pruned_txid = greatest(pruned_txid, (SELECT max(txid) FROM pruned)),
@@ -140,17 +139,18 @@ def to_entry(row: Sequence[Any]) -> Entry:
     return Entry(ChangeKind(kind), queue, task, jobs, json.loads(data) if data else None, at, number)
 
 
-async def prune(transaction: Transaction, limit: int) -> int:
+async def prune(transaction: Transaction, limit: int, folded: str) -> int:
     """Delete old entries; return their number if there may be more of them, otherwise 0.
 
-    Note the latest of their transactions: a cursor that has not read it may have missed some.
+    Note the latest of their transactions: a cursor that has not read it may have missed some. Delete only entries that
+    the snapshot `folded` can see: those are included in the numbers over time.
     """
     await transaction.do(FORGET, id="")  # readers that have died
     row = await transaction.row(FIRST_AND_LAST, retention=RETENTION)
     if row is None or not (row[2] or row[1] - row[0] >= MAX_ENTRIES):
         return 0
     first, last, _ = row
-    bounds = {"end": first + limit, "last": last, "retention": RETENTION, "most": MAX_ENTRIES}
+    bounds = {"end": first + limit, "last": last, "retention": RETENTION, "most": MAX_ENTRIES, "folded": folded}
     deleted = int(await transaction.value(PRUNE, **bounds))
     return deleted if deleted >= limit else 0
 

@@ -14,7 +14,7 @@ import psycopg
 from mainspring.job import Outcome
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import JobState, crashed, released, stalled, takeover
-from mainspring.stores.postgres import changes, documents, partitions
+from mainspring.stores.postgres import changes, documents, numbers, partitions
 from mainspring.stores.postgres.acks import write
 from mainspring.stores.postgres.admin import BELONGINGS, remove_jobs
 from mainspring.stores.postgres.rows import LIVE_STATE, only_ids, to_state
@@ -218,7 +218,10 @@ async def prune(transaction: Transaction, limit: int) -> int:
             transaction.count(queue, status, -number)
     await transaction.rows(PLAN_FREELY, freely="on")
     forgotten = await transaction.do(FORGET_KEYS, limit=limit) + await transaction.do(documents.PRUNE, limit=limit)
-    forgotten += await changes.prune(transaction, limit)
+    folded = await numbers.fold(transaction)
+    if folded is not None:
+        forgotten += await changes.prune(transaction, limit, folded)
+        await numbers.prune(transaction)
     dropped = await drop_days(transaction)
     await give_space_back(transaction)
     return len(rows) + forgotten + dropped

@@ -23,6 +23,7 @@ from mainspring.stores.engine.change import ChangeRequest, refuse_negative
 from mainspring.stores.engine.creation import refuse_unkeepable
 from mainspring.stores.engine.halts import serves
 from mainspring.stores.feed import ChangePage, Cursor
+from mainspring.stores.numbers import Figure, NumbersQuery
 from mainspring.stores.paging import check_page
 from mainspring.stores.postgres import (
     acks,
@@ -34,6 +35,7 @@ from mainspring.stores.postgres import (
     halts,
     insertion,
     maintenance,
+    numbers,
     partitions,
     read,
     schema,
@@ -617,6 +619,9 @@ class PostgresStore:
         finally:
             del self._readers[reader.id]
             await listener.stop()
+
+    async def numbers(self, query: NumbersQuery) -> list[Figure]:
+        return await self._read(lambda transaction: numbers.read(transaction, query))
 
     async def stats(self) -> Stats:
         async def look(transaction: Transaction) -> Stats:

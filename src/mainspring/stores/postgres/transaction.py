@@ -117,12 +117,20 @@ class Transaction:
         return self.cancellations or self.documents or self.halts_changed or self.state_changed
 
 
-ENTRY = {"kinds": "text", "queues": "text", "tasks": "text", "ids": "text", "details": "text", "data": "text"}
+ENTRY = {
+    "kinds": "text",
+    "queues": "text",
+    "tasks": "text",
+    "ids": "text",
+    "details": "text",
+    "data": "text",
+    "times": "text",
+}
 RECORD = f"""
 WITH recorded AS (
-    INSERT INTO {{s}}.changes (at, kind, queue, task, ids, details, data)
-    SELECT {{now}}, kind, queue, task, ids::uuid[], details, data
-    FROM unnest({arrays.casts(ENTRY)}) WITH ORDINALITY AS given(kind, queue, task, ids, details, data, place)
+    INSERT INTO {{s}}.changes (at, kind, queue, task, ids, details, data, times)
+    SELECT {{now}}, kind, queue, task, ids::uuid[], details, data, times::bigint[]
+    FROM unnest({arrays.casts(ENTRY)}) WITH ORDINALITY AS given(kind, queue, task, ids, details, data, times, place)
     ORDER BY place
 ) SELECT EXISTS (SELECT 1 FROM {{s}}.readers)
 """
@@ -139,6 +147,7 @@ def row_of(entry: Entry) -> tuple[str | None, ...]:
         arrays.of_plain(ids) if ids else None,
         json.dumps(more) if any(more) else None,
         entry.data_json(),
+        None if entry.times is None else arrays.of_plain(entry.times),
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from mainspring.clock import Millis
 from mainspring.job import FINISHED, Inserted, Move, Outcome, ProgressReport, Save, Status
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import (
@@ -185,14 +186,21 @@ def complete(transaction: Transaction, request: AckRequest) -> bool:
 def count_completed(transaction: Transaction, outcomes: Sequence[Outcome]) -> None:
     """Count jobs that were completed, and record them in the change feed."""
     by_place: dict[feed.Place, list[str | JobRef]] = {}
+    lengths: dict[feed.Place, list[Millis]] = {}
+    now = transaction.now
     for outcome in outcomes:
-        _, queue, task, target = outcome.ref
+        _, queue, task, target, claimed_at = outcome.ref
         job = outcome.job_id if target is None else JobRef(outcome.job_id, *target)
-        by_place.setdefault((queue, task), []).append(job)
+        place, length = (queue, task), now - (outcome.started_at or claimed_at)
+        if place in by_place:
+            by_place[place].append(job)
+            lengths[place].append(length)
+        else:
+            by_place[place], lengths[place] = [job], [length]
     for (queue, _), jobs in by_place.items():
         transaction.count(queue, RUNNING, -len(jobs))
         transaction.count(queue, COMPLETED, len(jobs))
-    transaction.record(feed.entries(ChangeKind.COMPLETED, by_place))
+    transaction.record(feed.entries(ChangeKind.COMPLETED, by_place, lengths=lengths))
 
 
 def held_jobs(transaction: Transaction, fences: Iterable[tuple[str, int]]) -> Iterator[JobState]:

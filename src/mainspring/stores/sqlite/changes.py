@@ -12,6 +12,7 @@ from typing import Any
 
 from mainspring.clock import Millis
 from mainspring.stores.feed import MAX_ENTRIES, RETENTION, ChangePage, Cursor, Entry, entry_of
+from mainspring.stores.sqlite import numbers
 from mainspring.stores.sqlite.transaction import Transaction
 
 FIRST_AND_LAST = """
@@ -94,5 +95,6 @@ def prune(transaction: Transaction, now: Millis, limit: int) -> int:
     end = first + limit
     kept = transaction.value(FIRST_KEPT, (first, end - 1, now - RETENTION))
     too_many = min(end, last - MAX_ENTRIES + 1)
+    numbers.fold(transaction.execute)  # what is deleted must be included in the numbers
     deleted = transaction.execute(PRUNE, (min(last, max(too_many, end if kept is None else kept)),)).rowcount
     return deleted if deleted >= limit else 0

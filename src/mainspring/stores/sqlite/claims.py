@@ -17,6 +17,7 @@ from mainspring.json_text import from_json
 from mainspring.stores.columns import CLAIMED
 from mainspring.stores.engine.claim import Head, Level, due_suspects, earliest, ends, head_of, shares
 from mainspring.stores.feed import ChangeKind
+from mainspring.stores.numbers import Times, bucket_of, times_of, times_of_bucket
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Want
 from mainspring.stores.sqlite.rows import PAYLOAD, read_tags
 from mainspring.stores.sqlite.transaction import Transaction, in_values
@@ -76,7 +77,7 @@ TAKEN = {"id": "mainspring_jobs.id", "token": "token + 1", "payload": PAYLOAD.fo
 CHOSEN = f"""
 SELECT count(*), sum(status = {RETRYING}), sum(status = {SUSPENDED}), json_group_array(DISTINCT task),
        json_group_array(seq), json_group_array(json_array({", ".join(TAKEN.get(name, name) for name in CLAIMED)}, seq)),
-       json_group_array(id), count(target_type)
+       json_group_array(id), count(target_type), min(run_at), max(run_at), sum(run_at)
 """
 DUE_HERE = f"{WAITING.format(queue=':queue', level=':level')} AND run_at <= :now ORDER BY run_at, seq LIMIT :limit"
 PICK = f"""
@@ -99,6 +100,10 @@ PICK_SUSPECT = f"""
 {CHOSEN}
 FROM (SELECT seq AS picked {SUSPECT.format(queue=":queue")} AND task = :task AND run_at <= :now ORDER BY run_at LIMIT 1)
 CROSS JOIN mainspring_jobs ON seq = picked
+"""
+DUE_TIMES = """
+SELECT task, json_group_array(run_at) FROM mainspring_jobs
+WHERE seq IN (SELECT value FROM json_each(?)) GROUP BY task
 """
 STARTED = """
 SELECT task, json_group_array(json_array(id, target_type, target_id)) FROM mainspring_jobs
@@ -134,7 +139,7 @@ class Taken:
     """The result of a claim, with the rows as SQLite returned them."""
 
     number: int = 0
-    rows: list[str] = field(default_factory=list)
+    rows: list[tuple[str, Millis]] = field(default_factory=list)  # with the time of the claim
     next_due: Millis | None = None
     suspects: bool = False
     unknown: set[str] = field(default_factory=set)
@@ -148,18 +153,18 @@ class Taken:
         self.unknown |= more.unknown
 
     def claims(self) -> Claims:
-        jobs = [to_claim(row) for rows in self.rows for row in from_json(rows)]
+        jobs = [to_claim(row, at) for rows, at in self.rows for row in from_json(rows)]
         return Claims(jobs, self.next_due, self.suspects, frozenset(self.unknown))
 
 
-def to_claim(row: Sequence[Any]) -> Claim:
+def to_claim(row: Sequence[Any], claimed_at: Millis) -> Claim:
     """Make a claim from the columns of CHOSEN: 13 and 14 are its target, 15 its tags.
 
-    Its `ref` is the job's row, queue, task and target: all of them are fixed while it runs.
+    Its `ref` is the job's row, queue, task, target and time of the claim: all of them are fixed while it runs.
     """
     target = None if row[13] is None else (row[13], row[14])
     tags = read_tags(row[15]) if row[15] else ()
-    return Claim(*row[:13], target, tags, *row[16:-1], (row[-1], row[3], row[2], target))  # type: ignore[call-arg]
+    return Claim(*row[:13], target, tags, *row[16:-1], (row[-1], row[3], row[2], target, claimed_at))  # type: ignore[call-arg]
 
 
 def claim(transaction: Transaction, requests: list[ClaimRequest]) -> list[Taken]:
@@ -269,7 +274,7 @@ def take(transaction: Transaction, request: ClaimRequest, taken: Taken, pick: st
     """
     now, queue = transaction.now, place["queue"]
     picked = transaction.execute(pick, {**place, "now": now}).fetchone()
-    number, retrying, suspended, tasks, seqs, rows, ids, targets = picked
+    number, retrying, suspended, tasks, seqs, rows, ids, targets, *due = picked
     names = from_json(tasks)
     if request.tasks is not None and not request.tasks.issuperset(names):
         return None
@@ -277,12 +282,30 @@ def take(transaction: Transaction, request: ClaimRequest, taken: Taken, pick: st
         given = {"worker": request.worker, "now": now, "stall_grace": request.stall_grace, "seqs": seqs}
         transaction.execute(TAKE, given)
         lists = [(names[0], ids)] if len(names) == 1 and not targets else transaction.execute(STARTED, (seqs,))
+        times = waits(transaction, names, seqs, number, due)
         for task, jobs in lists:
-            transaction.record_row(ChangeKind.STARTED, queue, task, jobs, json.dumps({"worker": request.worker}))
+            data = json.dumps({"worker": request.worker})
+            transaction.record_row(ChangeKind.STARTED, queue, task, jobs, data, 0, json.dumps(times[task]))
         transaction.count(queue, RETRYING, -retrying)
         transaction.count(queue, SUSPENDED, -suspended)
         transaction.count(queue, PENDING, retrying + suspended - number)
         transaction.count(queue, RUNNING, number)
         taken.number += number
-        taken.rows.append(rows)
+        taken.rows.append((rows, now))
     return int(number)
+
+
+def waits(
+    transaction: Transaction, tasks: list[str], seqs: str, number: int, due: Sequence[Millis]
+) -> dict[str, Times]:
+    """Return how long the claimed jobs have waited since they were due, by task.
+
+    `due` says when the first and the last of them were due, and the sum of these times. Usually that is enough to know.
+    """
+    now = transaction.now
+    first, last, total = due
+    bucket = bucket_of(now - first)
+    if len(tasks) == 1 and bucket == bucket_of(now - last):
+        return {tasks[0]: times_of_bucket(bucket, number, number * now - total)}
+    found = transaction.execute(DUE_TIMES, (seqs,)).fetchall()
+    return {task: times_of([now - moment for moment in json.loads(moments)]) for task, moments in found}

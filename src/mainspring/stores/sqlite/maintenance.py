@@ -13,7 +13,7 @@ from mainspring.job import Outcome
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import JobState, crashed, released, stalled, takeover
 from mainspring.stores.protocol import AfterStall, Finding, Pulse, Severity, Takeover
-from mainspring.stores.sqlite import changes, documents, schema
+from mainspring.stores.sqlite import changes, documents, numbers, schema
 from mainspring.stores.sqlite.acks import write
 from mainspring.stores.sqlite.admin import remove_jobs
 from mainspring.stores.sqlite.connection import DatabaseFile, file_system
@@ -113,7 +113,7 @@ class Prune(NamedTuple):
 
 def something_expired(connection: sqlite3.Connection, now: Millis) -> bool:
     expired = connection.execute(SOMETHING_EXPIRED, {"now": now}).fetchone()[0]
-    return bool(expired) or changes.something_expired(connection, now)
+    return bool(expired) or changes.something_expired(connection, now) or numbers.something_expired(connection, now)
 
 
 def prune(transaction: Transaction, requests: list[Prune]) -> list[int]:
@@ -127,6 +127,7 @@ def prune_some(transaction: Transaction, now: Millis, limit: int) -> int:
     for (queue, status), number in Counter((queue, status) for _, queue, status in rows).items():
         transaction.count(queue, status, -number)
     keys = transaction.execute(FORGET_KEYS, (now, limit)).rowcount
+    numbers.prune(transaction.execute, now)
     if rows:
         transaction.pages_to_free = PAGES_TO_FREE
     return len(rows) + keys + documents.prune(transaction, now, limit) + changes.prune(transaction, now, limit)

@@ -210,15 +210,32 @@ CREATE TABLE mainspring_changes (
     queue         TEXT,
     task          TEXT,
     jobs          TEXT,                    -- JSON: ids, or arrays of id, target_type, target_id and data
-    data          TEXT                     -- JSON
+    data          TEXT,                    -- JSON
+    n             INTEGER NOT NULL DEFAULT 0, -- the number of jobs
+    times         TEXT                     -- JSON: the sum of their waits or durations, and the number in each bucket
 ) STRICT;
 
 -- Identifies the feed. A cursor of another one is not valid here.
 CREATE TABLE mainspring_feed (
-    life          TEXT    NOT NULL PRIMARY KEY
+    life          TEXT    NOT NULL PRIMARY KEY,
+    folded        INTEGER NOT NULL DEFAULT 0, -- the numbers include the entries up to this one
+    numbers_pruned_at INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 
-INSERT INTO mainspring_feed VALUES (lower(hex(randomblob(4))));
+INSERT INTO mainspring_feed (life) VALUES (lower(hex(randomblob(4))));
+
+-- Numbers over time, see stores/numbers.py. They are made from the change feed; entries after `folded` are not included.
+CREATE TABLE mainspring_numbers (
+    period        INTEGER NOT NULL,        -- 0 minute, 1 hour, 2 day
+    task          TEXT    NOT NULL,        -- '': all tasks of the queue
+    queue         TEXT    NOT NULL,        -- '': all queues
+    start         INTEGER NOT NULL,
+    measure       INTEGER NOT NULL, -- 0 enqueued, 1 started, 2 completed, 3 retried, 4 dead, 5 cancelled, 6 stalled,
+                                    -- 7 sum of waits in ms, 8 sum of durations in ms
+    bucket        INTEGER NOT NULL,        -- of the wait (measure 1) or the duration (2 to 4)
+    n             INTEGER NOT NULL,
+    PRIMARY KEY (period, task, queue, start, measure, bucket)
+) STRICT, WITHOUT ROWID;
 
 -- Views for people and reports: see docs/sql.md. Times are ISO 8601 in UTC, durations are seconds, JSON is text.
 -- tests/stores/test_views.py checks that no column is forgotten.

@@ -26,6 +26,7 @@ from mainspring.stores.engine import feed
 from mainspring.stores.engine.change import ChangeRequest, refuse_negative
 from mainspring.stores.engine.halts import serves
 from mainspring.stores.feed import ChangePage, Cursor
+from mainspring.stores.numbers import Figure, NumbersQuery
 from mainspring.stores.paging import check_page
 from mainspring.stores.protocol import (
     Action,
@@ -58,6 +59,7 @@ from mainspring.stores.sqlite import (
     fork,
     insertion,
     maintenance,
+    numbers,
     read,
     steps,
     transfer,
@@ -252,6 +254,9 @@ class SqlStore(ABC):
 
     async def changes(self, after: str | None = None, *, limit: int = 500) -> ChangePage:
         return await self._read(changes.read, None if after is None else Cursor.parse(after), limit)
+
+    async def numbers(self, query: NumbersQuery) -> list[Figure]:
+        return await self._read(numbers.read, query)
 
     async def stats(self) -> Stats:
         return await self._read(read.stats, self.clock.now(), self._living)

@@ -21,6 +21,7 @@ from typing import Any
 from mainspring.clock import Clock, Millis, to_datetime
 from mainspring.stores.feed import Entry
 from mainspring.stores.protocol import Halt, Wake
+from mainspring.stores.sqlite import numbers
 
 Operation = Callable[["Transaction", list[Any]], list[Any]]
 """Handles all items at once and returns one result for each."""
@@ -30,7 +31,8 @@ SIZES = (1024, 512, 256, 128, 64, 32, 16, 8, 4, 3, 2, 1)  # rows of a list; only
 ADD_COUNTS = """
 INSERT INTO mainspring_counts (queue, status, n) VALUES {values} ON CONFLICT DO UPDATE SET n = n + excluded.n
 """
-ADD_CHANGES = "INSERT INTO mainspring_changes (at, kind, queue, task, jobs, data) VALUES {values}"
+ADD_CHANGES = "INSERT INTO mainspring_changes (at, kind, queue, task, jobs, data, n, times) VALUES {values}"
+FOLD_EVERY = 1024  # entries of the change feed
 HALTS = """
 SELECT queue, actor, reason, since, until, accept, number FROM mainspring_halts WHERE until IS NULL OR until > ?
 ORDER BY queue
@@ -80,16 +82,21 @@ class Transaction:
     def record(self, entries: Iterable[Entry]) -> None:
         """Add entries to the change feed."""
         for entry in entries:
-            self.record_row(entry.kind, entry.queue, entry.task, entry.jobs_json(), entry.data_json())
+            texts = entry.jobs_json(), entry.data_json()
+            self.record_row(entry.kind, entry.queue, entry.task, *texts, len(entry.jobs), entry.times_json())
 
-    def record_row(self, kind: str, queue: str | None, task: str | None, jobs: str | None, data: str | None) -> None:
-        self.changes.append((self.now, kind, queue, task, jobs, data))
+    def record_row(self, *row: str | int | None) -> None:
+        """Add an entry to the change feed. The values are in the order of ADD_CHANGES, without the time."""
+        self.changes.append((self.now, *row))
 
     def finish(self) -> None:
-        """Write what is written once per transaction: the counts and the change feed."""
+        """Write what is written once per transaction: the counts, the change feed and, now and then, the numbers."""
         self._write_counts()
+        last = 0
         for part in in_values(ADD_CHANGES, self.changes):
-            self.execute(*part)
+            last = self.execute(*part).lastrowid or 0
+        if last % FOLD_EVERY < len(self.changes):
+            numbers.fold(self.execute)
 
     def _write_counts(self) -> None:
         changes = [(name, status, change) for (name, status), change in self.counts.items() if change]

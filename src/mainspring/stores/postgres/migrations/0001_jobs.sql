@@ -292,7 +292,8 @@ CREATE TABLE {schema}.changes (
     task          text,
     ids           uuid[],
     details       text,
-    data          text
+    data          text,
+    times         bigint[]
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 10000);
 ALTER TABLE {schema}.changes ALTER ids SET STORAGE EXTERNAL; -- random numbers cannot be compressed
 CREATE INDEX changes_txid ON {schema}.changes (txid);
@@ -301,14 +302,46 @@ COMMENT ON TABLE {schema}.changes IS
 COMMENT ON COLUMN {schema}.changes.txid IS 'the transaction; readers compare it with snapshots, because numbers are not in the order of commits';
 COMMENT ON COLUMN {schema}.changes.details IS 'JSON: for each id an array of target_type, target_id and data, or null; NULL: there is no more to say';
 COMMENT ON COLUMN {schema}.changes.data IS 'JSON: what is the same for all ids';
+COMMENT ON COLUMN {schema}.changes.times IS
+    'the sum of the jobs'' waits or durations in ms, and the number of jobs in each bucket, see numbers';
+
+CREATE FUNCTION {schema}.database_id() RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT right((SELECT system_identifier::text FROM pg_control_system()), 6)
+           || (SELECT oid FROM pg_database WHERE datname = current_database())
+$$;
+COMMENT ON FUNCTION {schema}.database_id IS 'Identifies this database. A restored dump is another one: the numbers of its transactions are others.';
 
 CREATE TABLE {schema}.feed (
     life          text     NOT NULL PRIMARY KEY,
     pruned_txid   bigint   NOT NULL DEFAULT 0,
-    pruned_number bigint   NOT NULL DEFAULT 0
+    pruned_number bigint   NOT NULL DEFAULT 0,
+    folded        text     NOT NULL DEFAULT pg_current_snapshot()::text,
+    folded_in     text     NOT NULL DEFAULT {schema}.database_id(),
+    numbers_pruned_at bigint NOT NULL DEFAULT 0
 );
 INSERT INTO {schema}.feed (life) VALUES (substr(md5(random()::text || clock_timestamp()), 1, 8));
 COMMENT ON TABLE {schema}.feed IS 'Identifies the change feed: a cursor of another one is not valid here. pruned_txid and pruned_number are the highest ones among the entries that were deleted.';
+COMMENT ON COLUMN {schema}.feed.folded IS 'the snapshot up to which the entries of the feed are included in numbers';
+COMMENT ON COLUMN {schema}.feed.folded_in IS 'the database to which that snapshot belongs';
+
+CREATE TABLE {schema}.numbers (
+    period        smallint NOT NULL,
+    task          text COLLATE "C" NOT NULL,
+    queue         text COLLATE "C" NOT NULL,
+    start         bigint   NOT NULL,
+    measure       smallint NOT NULL,
+    bucket        smallint NOT NULL,
+    n             bigint   NOT NULL,
+    PRIMARY KEY (period, task, queue, start, measure, bucket)
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
+COMMENT ON TABLE {schema}.numbers IS
+    'Numbers over time, made from the change feed: what happened to jobs per minute, hour and day. Newer entries of the feed are not included yet.';
+COMMENT ON COLUMN {schema}.numbers.period IS '0 minute, 1 hour, 2 day';
+COMMENT ON COLUMN {schema}.numbers.task IS 'empty: all tasks of the queue';
+COMMENT ON COLUMN {schema}.numbers.queue IS 'empty: all queues';
+COMMENT ON COLUMN {schema}.numbers.measure IS
+    '0 enqueued, 1 started, 2 completed, 3 retried, 4 dead, 5 cancelled, 6 stalled, 7 sum of waits, 8 sum of durations (ms)';
+COMMENT ON COLUMN {schema}.numbers.bucket IS 'of the wait (measure 1) or of the duration (measures 2 to 4)';
 
 CREATE TABLE {schema}.readers (
     id            text     NOT NULL PRIMARY KEY,
@@ -592,10 +625,15 @@ BEGIN
                 FROM (SELECT was, count(*) AS n FROM taken GROUP BY was) AS left_,
                      LATERAL (VALUES (left_.was, -left_.n), (3, left_.n)) AS change(status, n)
             ), recorded AS (
-                INSERT INTO {schema}.changes (at, kind, queue, task, ids, details, data)
+                INSERT INTO {schema}.changes (at, kind, queue, task, ids, details, data, times)
                 SELECT at, 'started', queues[i], task, array_agg(id), CASE WHEN bool_or(target_type IS NOT NULL)
-                    THEN json_agg(json_build_array(target_type, target_id)) END, json_build_object('worker', worker_)
-                FROM taken GROUP BY task
+                    THEN json_agg(json_build_array(target_type, target_id)) END, json_build_object('worker', worker_),
+                    ARRAY[sum(length)::bigint, count(*) FILTER (WHERE bucket = 0), count(*) FILTER (WHERE bucket = 1), count(*) FILTER (WHERE bucket = 2),
+                    count(*) FILTER (WHERE bucket = 3), count(*) FILTER (WHERE bucket = 4), count(*) FILTER (WHERE bucket = 5),
+                    count(*) FILTER (WHERE bucket = 6), count(*) FILTER (WHERE bucket = 7), count(*) FILTER (WHERE bucket = 8),
+                    count(*) FILTER (WHERE bucket = 9), count(*) FILTER (WHERE bucket = 10), count(*) FILTER (WHERE bucket = 11)]
+                FROM taken, LATERAL (SELECT greatest(at - run_at, 0) AS length, width_bucket(at - run_at, '{10,50,200,1000,5000,15000,60000,300000,900000,3600000,21600000}'::bigint[]) AS bucket) AS timed
+                GROUP BY task
             )
             (SELECT id::text, token, task, queues[i], payload, priorities[i], attempts, max_attempts, crashes, timeout,
                     run_at, created_at, dedupe_key, target_type, target_id, tags, options
@@ -638,10 +676,15 @@ BEGIN
             FROM (SELECT queue, was, count(*) AS n FROM taken GROUP BY queue, was) AS left_,
                  LATERAL (VALUES (left_.was, -left_.n), (3, left_.n)) AS change(status, n)
         ), recorded AS (
-            INSERT INTO {schema}.changes (at, kind, queue, task, ids, details, data)
+            INSERT INTO {schema}.changes (at, kind, queue, task, ids, details, data, times)
             SELECT at, 'started', queue, task, array_agg(id), CASE WHEN bool_or(target_type IS NOT NULL)
-                    THEN json_agg(json_build_array(target_type, target_id)) END, json_build_object('worker', worker_)
-            FROM taken GROUP BY queue, task
+                    THEN json_agg(json_build_array(target_type, target_id)) END, json_build_object('worker', worker_),
+                ARRAY[sum(length)::bigint, count(*) FILTER (WHERE bucket = 0), count(*) FILTER (WHERE bucket = 1), count(*) FILTER (WHERE bucket = 2),
+                count(*) FILTER (WHERE bucket = 3), count(*) FILTER (WHERE bucket = 4), count(*) FILTER (WHERE bucket = 5),
+                count(*) FILTER (WHERE bucket = 6), count(*) FILTER (WHERE bucket = 7), count(*) FILTER (WHERE bucket = 8),
+                count(*) FILTER (WHERE bucket = 9), count(*) FILTER (WHERE bucket = 10), count(*) FILTER (WHERE bucket = 11)]
+            FROM taken, LATERAL (SELECT greatest(at - run_at, 0) AS length, width_bucket(at - run_at, '{10,50,200,1000,5000,15000,60000,300000,900000,3600000,21600000}'::bigint[]) AS bucket) AS timed
+            GROUP BY queue, task
         )
         SELECT id::text, token, task, queue, payload, priority, attempts, max_attempts, crashes, timeout, run_at,
                created_at, dedupe_key, target_type, target_id, tags, options
@@ -873,9 +916,15 @@ BEGIN
         SELECT queue, change.status, change.n FROM (SELECT queue, count(*) AS n FROM gone GROUP BY queue) AS ended_,
              LATERAL (VALUES (3, -ended_.n), (4, ended_.n)) AS change(status, n)
     ), recorded AS (
-        INSERT INTO {schema}.changes (at, kind, queue, task, ids, details)
+        INSERT INTO {schema}.changes (at, kind, queue, task, ids, details, times)
         SELECT at, 'completed', queue, task, array_agg(id), CASE WHEN bool_or(target_type IS NOT NULL)
-                    THEN json_agg(json_build_array(target_type, target_id)) END FROM gone GROUP BY queue, task
+                    THEN json_agg(json_build_array(target_type, target_id)) END,
+            ARRAY[sum(length)::bigint, count(*) FILTER (WHERE bucket = 0), count(*) FILTER (WHERE bucket = 1), count(*) FILTER (WHERE bucket = 2),
+            count(*) FILTER (WHERE bucket = 3), count(*) FILTER (WHERE bucket = 4), count(*) FILTER (WHERE bucket = 5),
+            count(*) FILTER (WHERE bucket = 6), count(*) FILTER (WHERE bucket = 7), count(*) FILTER (WHERE bucket = 8),
+            count(*) FILTER (WHERE bucket = 9), count(*) FILTER (WHERE bucket = 10), count(*) FILTER (WHERE bucket = 11)]
+        FROM gone, LATERAL (SELECT greatest(at - coalesce(began, claimed_at), 0) AS length, width_bucket(at - coalesce(began, claimed_at), '{10,50,200,1000,5000,15000,60000,300000,900000,3600000,21600000}'::bigint[]) AS bucket) AS timed
+        GROUP BY queue, task
     )
     SELECT array_agg(id), array_agg(token) INTO done, done_tokens FROM gone;
     woken := {schema}.wake_for_ends(done, at);

@@ -1,0 +1,171 @@
+"""Numbers over time: what happened to jobs per minute, hour and day, by queue and task.
+
+Each number is a line: a period, its start, a queue and a task, a measure, a bucket, and how often. Stores add the lines
+of many writes up. A line whose task is empty counts all tasks of its queue; if its queue is empty too, it counts
+everything. So the common questions read few lines, however many tasks there are.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal, NamedTuple
+
+from mainspring.clock import Millis
+
+MINUTE: Millis = 60_000
+HOUR: Millis = 3_600_000
+DAY: Millis = 86_400_000
+
+BOUNDS: tuple[Millis, ...] = (
+    10, 50, 200, 1000, 5000, 15_000, MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 6 * HOUR,
+)  # fmt: skip
+"""Where the buckets of waits and durations end, exclusive. The last of the 12 buckets has no end."""
+
+BUCKETS = len(BOUNDS) + 1
+
+MAX_PLACES = 1000
+"""How many pairs of queue and task are counted by name. A store counts further ones under `OTHER`."""
+
+OTHER = "*"
+"""The queue and task under which a store counts pairs beyond MAX_PLACES. It is not a name for a queue."""
+
+
+class Period(IntEnum):
+    """How long a line counts. Stores keep the codes."""
+
+    MINUTE = 0
+    HOUR = 1
+    DAY = 2
+
+    @property
+    def length(self) -> Millis:
+        return (MINUTE, HOUR, DAY)[self]
+
+    @property
+    def kept(self) -> Millis:
+        """How long stores keep the lines of such periods."""
+        return (48 * HOUR, 30 * DAY, 731 * DAY)[self]
+
+
+class Measure(IntEnum):
+    """What a line counts. Stores keep the codes."""
+
+    ENQUEUED = 0
+    STARTED = 1  # its buckets are those of the waits
+    COMPLETED = 2  # its buckets are those of the durations, as are those of RETRIED and DEAD
+    RETRIED = 3
+    DEAD = 4
+    CANCELLED = 5
+    STALLED = 6
+    WAIT = 7  # the sum of the waits, in milliseconds
+    DURATION = 8
+
+
+class Span(NamedTuple):
+    """The periods that start in an interval of time."""
+
+    period: Period
+    since: Millis  # inclusive
+    until: Millis  # exclusive
+
+
+class Line(NamedTuple):
+    """A number that a store keeps."""
+
+    period: Period
+    start: Millis
+    task: str  # empty: all tasks of the queue
+    queue: str  # empty: all queues
+    measure: Measure
+    bucket: int  # 0 if the measure has no buckets
+    n: int
+
+
+Grouping = Literal["queue", "task"]
+
+
+@dataclass(frozen=True, slots=True)
+class NumbersQuery:
+    """Which numbers to read."""
+
+    spans: tuple[Span, ...]
+    queue: str | None = None  # None: all
+    task: str | None = None
+    by: Grouping | None = None  # count each queue or task apart
+
+    @property
+    def place(self) -> tuple[str, str] | None:
+        """The task and queue of the only lines that are wanted; None if several places must be added up."""
+        if self.by is not None or (self.task is not None and self.queue is None):
+            return None
+        return self.task or "", self.queue or ""
+
+    def wants(self, task: str, queue: str) -> bool:
+        """Return whether the lines of this place are wanted. No job is counted in two of the wanted places."""
+        place = self.place
+        if place is not None:
+            return (task, queue) == place
+        if self.task is not None:
+            return task == self.task and self.queue in {None, queue}
+        if self.by == "queue":
+            return not task and bool(queue) and self.queue in {None, queue}
+        return bool(task) and self.queue in {None, queue}
+
+    def group(self, task: str, queue: str) -> str:
+        return "" if self.by is None else queue if self.by == "queue" else task
+
+
+class Figure(NamedTuple):
+    """An answer to a query: how often, in a period that starts then."""
+
+    start: Millis
+    group: str  # empty unless the query has `by`
+    measure: Measure
+    bucket: int
+    n: int
+
+
+def answer(query: NumbersQuery, lines: Iterable[Line]) -> list[Figure]:
+    """Add up the lines that a query wants."""
+    found: Counter[tuple[Millis, str, int, int]] = Counter()
+    for line in lines:
+        if query.wants(line.task, line.queue) and is_in(query.spans, line):
+            found[line.start, query.group(line.task, line.queue), line.measure, line.bucket] += line.n
+    return [Figure(start, group, Measure(measure), bucket, n) for (start, group, measure, bucket), n in found.items()]
+
+
+def is_in(spans: Iterable[Span], line: Line) -> bool:
+    return any(span.period == line.period and span.since <= line.start < span.until for span in spans)
+
+
+# -- waits and durations ------------------------------------------------------------------------------------
+
+Times = list[int]
+"""A sum in milliseconds, and then the number of values in each bucket."""
+
+
+def times_of(lengths: Sequence[Millis]) -> Times:
+    """Sum up waits or durations. A negative one counts as 0: the clocks of worker and store may differ."""
+    times = [0] * (BUCKETS + 1)
+    first, last = bucket_of(min(lengths)), bucket_of(max(lengths))
+    if first == last:  # usual, and much faster
+        times[1 + first] = len(lengths)
+    else:
+        for length in lengths:
+            times[1 + bisect_right(BOUNDS, length)] += 1
+    times[0] = sum(lengths) if min(lengths) >= 0 else sum(length for length in lengths if length > 0)
+    return times
+
+
+def times_of_bucket(bucket: int, number: int, total: Millis) -> Times:
+    times = [0] * (BUCKETS + 1)
+    times[0], times[1 + bucket] = total, number
+    return times
+
+
+def bucket_of(length: Millis) -> int:
+    return bisect_right(BOUNDS, length)
