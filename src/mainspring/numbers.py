@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta, tzinfo
-from typing import Literal
+from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 from mainspring.clock import Length, Millis, delay_of, shown, to_datetime, to_millis
@@ -59,7 +59,8 @@ class Histogram:
 
         The true value is in the same bucket. In the last bucket, which has no end, the answer is its beginning.
         """
-        if not isinstance(p, (int, float)) or not 0 <= p <= 100:
+        number: Any = p
+        if not isinstance(number, int | float) or not 0 <= number <= 100:
             msg = f"{shown(p)} is not a percentile; give a number from 0 to 100"
             raise ConfigurationError(msg)
         wanted, below = self.count * p / 100, 0

@@ -43,14 +43,7 @@ FOLD_ENTRIES = 1100  # more than any store leaves for its readers to add up
 
 
 async def figures(store: Store, period: Period = Period.DAY, **where: Any) -> list[Figure]:
-    await settle(store)
     return await store.numbers(NumbersQuery((Span(period, 0, ALL),), **where))
-
-
-async def settle(store: Store) -> None:
-    """Have a store that counts in memory write what it has counted."""
-    if (flush := getattr(store, "flush_numbers", None)) is not None:
-        await flush()
 
 
 async def total(store: Store, period: Period = Period.DAY, **where: Any) -> dict[Measure, int]:
@@ -191,8 +184,7 @@ class NumbersTests(StoreScenario):
         for _ in range(4):
             await put(store)
             clock.advance(60)
-        await settle(store)
-        spans = (Span(Period.MINUTE, start, start + MINUTE), Span(Period.MINUTE, start + 3 * MINUTE, start + HOUR))
+            spans = (Span(Period.MINUTE, start, start + MINUTE), Span(Period.MINUTE, start + 3 * MINUTE, start + HOUR))
         found = await store.numbers(NumbersQuery(spans))
         assert sorted(figure.start - start for figure in found) == [0, 3 * MINUTE]
 

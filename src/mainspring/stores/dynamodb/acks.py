@@ -73,6 +73,7 @@ class ItemChanges:
     wakeup: wakeups.PendingWakeup | None = None  # wakes the jobs that wait for this job's end
     more: list[Action] = field(default_factory=list)  # other writes of the same transaction
     entries: list[Entry] = field(default_factory=list)  # for the change feed
+    duration: Millis = 0  # of the run
 
 
 async def ack(table: Table, outcomes: Sequence[Outcome]) -> list[Status | None]:
@@ -248,6 +249,7 @@ def decide(table: Table, row: Row, outcome: Outcome, mark: str) -> ItemChanges:
     changes |= place_of(row | changes, status, table.shards)
     decision = ItemChanges(status, fitted(row, changes), run_item(job, conclusion, now))
     decision.entries = feed.ended([(job, conclusion)], [outcome]) if table.recording else []
+    decision.duration = feed.duration_of(conclusion)
     decision.more = steps.puts(row["SK"], outcome.steps)
     if status in FINISHED:
         decision.wakeup = wakeups.wakeup_for(row)
@@ -328,6 +330,8 @@ async def afterwards(table: Table, row: Row, decision: ItemChanges) -> None:
     """Do what need not be part of the write: count, wake workers and waiting jobs, and delete an unused key."""
     table.counts.add(row["queue"], Status.RUNNING, -1)
     table.counts.add(row["queue"], decision.status, 1, day_of(decision.status, decision.changes.get("expires_at")))
+    now = table.clock.now()
+    table.numbers.add_end(now, row["queue"], row["job_type"], decision.status, decision.duration)
     table.held.get(row.get("locked_by", ""), {}).pop(row["SK"], None)
     if decision.status in CLAIMABLE:
         table.local_workers.wake([row["queue"]])

@@ -58,6 +58,7 @@ from mainspring.stores.engine.ack import Conclusion, Place
 from mainspring.stores.engine.change import ALLOWED, ChangePlan, ChangeRequest, Key, note_of, plan, wanted_keys
 from mainspring.stores.engine.halts import combined
 from mainspring.stores.feed import Entry
+from mainspring.stores.numbers import Measure
 from mainspring.stores.protocol import Action, Changed, Halt, Wake
 
 LINE_RETENTION: Millis = 400 * 86_400_000  # of an operation in a job's history
@@ -244,6 +245,7 @@ async def cancel(table: Table, row: Row, conclusion: Conclusion, recorded: Recor
     left = left_by(wakeup, steps.note_of_end(row, changes["expires_at"]))
     await write(table, row, changes, recorded, *left)
     queue = row["queue"]
+    table.numbers.add(table.clock.now(), queue, row["job_type"], Measure.CANCELLED)
     count_move(table, row, (queue, status_of(row)), (queue, conclusion.status), changes["expires_at"])
     await forget_key(table, row)
     await finish_waits(table, row, wakeup)

@@ -38,6 +38,7 @@ from mainspring.stores.dynamodb.values import Condition, ItemUpdate, Row, equals
 from mainspring.stores.dynamodb.workers import revive, worker_key
 from mainspring.stores.engine.claim import Level, claimed, earliest, ends, knows, shares
 from mainspring.stores.feed import ChangeKind, Entry
+from mainspring.stores.numbers import Measure
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
 
 PRIORITIES = 4
@@ -362,6 +363,8 @@ async def take(table: Table, request: ClaimRequest, chosen: Sequence[IndexEntry]
     for row in taken:
         table.counts.add(row["queue"], STATUSES[row["was"]], -1)
         table.counts.add(row["queue"], Status.RUNNING, 1)
+        length = now - unstamp(row["scheduled_for"])
+        table.numbers.add(now, row["queue"], row["job_type"], Measure.STARTED, length)
     waited = [row for row in before if not isinstance(row, Refused) and "waits_for" in row]
     await wakeups.forget(table, [wakeups.waiter_key(row) for row in waited])
     return taken

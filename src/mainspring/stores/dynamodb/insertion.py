@@ -37,6 +37,7 @@ from mainspring.stores.dynamodb.values import (
 from mainspring.stores.engine.creation import first_status
 from mainspring.stores.engine.halts import refuse_while_halted
 from mainspring.stores.feed import ChangeKind, Entry
+from mainspring.stores.numbers import Measure
 
 MAX_ITEM_BYTES = 400 * 1024  # the service's limit
 MAX_JOB_BYTES = 350 * 1024  # less than an item, to leave space for a traceback and the names of workers
@@ -115,6 +116,7 @@ async def insert_plain(table: Table, jobs: Sequence[NewJob], items: Mapping[str,
     for job, new in zip(jobs, await insert_many([items[job.id] for job in jobs]), strict=True):
         if new:
             table.counts.add(job.queue, Status.PENDING, 1)
+            table.numbers.add(table.clock.now(), job.queue, job.task, Measure.ENQUEUED)
 
 
 async def insert_recorded(table: Table, items: Sequence[Item]) -> list[bool]:
@@ -216,7 +218,9 @@ class PendingInserts:
     def after_write(self) -> None:
         """Count the jobs and wake workers: this need not be part of the transaction."""
         for number in self._put:
-            self._table.counts.add(self.jobs[number].queue, first_status(self.jobs[number]), 1)
+            job = self.jobs[number]
+            self._table.counts.add(job.queue, first_status(job), 1)
+            self._table.numbers.add(self._table.clock.now(), job.queue, job.task, Measure.ENQUEUED)
         self._table.local_workers.wake(self.jobs[number].queue for number in self._put)
 
     def answers(self) -> list[Inserted]:

@@ -22,6 +22,7 @@ There is one table with the keys PK and SK, and two sparse indexes: `places` (pl
     workers                         Query each PK=workers#<part>, SK=<worker>
     all queues ever used            Query PK=queues, SK=<queue>
     counts                          Query each PK=counts#<slot>, SK=<queue>#<day of expiry>
+    numbers over time               Query each PK=numbers#<period>#<slot>, SK=<start>#<queue>#<task>
     the audit log, newest first     Query PK=audit, SK=<moment>#<operation>#<action>
     changed jobs, for the feed      Query each PK=hints#<part>, SK=<hint>
     the change feed                 Query PK=feed, SK=<number>
@@ -47,6 +48,7 @@ from mainspring.stores.dynamodb.client import Item
 from mainspring.stores.dynamodb.values import Row
 from mainspring.stores.engine.ack import STATE_COLUMNS, JobState
 from mainspring.stores.engine.creation import created
+from mainspring.stores.numbers import BUCKETS, Measure
 from mainspring.stores.tables import NEVER
 
 PLACES, TARGETS = "places", "targets"  # the indexes
@@ -208,13 +210,20 @@ ABSENT: Mapping[str, Any] = {
 """The values of columns that are not stored; None if not listed."""
 
 
+def number_name(measure: Measure, bucket: int) -> str:
+    """Return the attribute for one of the numbers over time."""
+    return f"n_{measure.name.lower()}_{bucket}"
+
+
+NUMBERS = {number_name(measure, bucket): (measure, bucket) for measure in Measure for bucket in range(BUCKETS)}
+
 ATTRIBUTE_NAMES = frozenset(ATTRIBUTES.get(name, name) for name in (*columns.JOB, "claimed_at")) - {"SK"} | {
     "acked", "action", "actor", "at", "awaited", "beat", "buried", "claim", "confirmed", "count", "data",
     "data_zlib", "dedupe_version", "detail", "entry", "expiry", "halt", "info", "job_pk", "job_sk", "jobs", "journal",
     "kept_job", "kept_until", "kind", "lock_expires_at", "move", "name", "number", "operation", "output", "output_zlib",
     "payload_zlib", "place", "process", "rank", "recording", "result_zlib", "seen_at", "shards", "steps", "stuck",
     "target", "told", "traceback", "version", "woken",
-} | {status.value for status in Status}  # fmt: skip
+} | {status.value for status in Status} | NUMBERS.keys()  # fmt: skip
 """All attributes of Mainspring's items, without those that the table knows itself (keys and expiry)."""
 
 

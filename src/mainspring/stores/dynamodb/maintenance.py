@@ -17,6 +17,7 @@ from mainspring.stores.dynamodb.read import what_runs
 from mainspring.stores.dynamodb.table import Table, owned, together
 from mainspring.stores.dynamodb.values import Condition, Row, absent, delete, equals
 from mainspring.stores.engine.ack import JobState, crashed, stalled, takeover
+from mainspring.stores.numbers import Measure
 from mainspring.stores.protocol import AfterStall, Finding, Reaped, Severity, Takeover
 from mainspring.stores.workers import TimedRun, Watch
 
@@ -102,6 +103,7 @@ async def take_over(table: Table, ended: Sequence[tuple[JobState, Outcome]]) -> 
         status = await acks.take_over(table, job, outcome)
         if status is not None:
             table.local_workers.warn(job.worker or "")
+            table.numbers.add(table.clock.now(), job.queue, job.task, Measure.STALLED)
             taken.append(takeover(job, outcome, status))
     return taken
 

@@ -35,6 +35,7 @@ from mainspring.stores.dynamodb import (
     insertion,
     layout,
     maintenance,
+    numbers,
     read,
     schema,
     steps,
@@ -49,6 +50,7 @@ from mainspring.stores.dynamodb.table import Table
 from mainspring.stores.engine.change import ChangeRequest, refuse_negative
 from mainspring.stores.engine.creation import refuse_unkeepable
 from mainspring.stores.feed import ChangePage, Cursor
+from mainspring.stores.numbers import Figure, NumbersQuery
 from mainspring.stores.paging import check_page
 from mainspring.stores.protocol import (
     Action,
@@ -145,6 +147,7 @@ class DynamoStore:
         await self.table.finish()
         if self._is_open:
             await self.table.write_counts()
+            await numbers.write(self.table)
         self.table.local_workers.close()
         await self.client.close()
         self._is_open = False
@@ -181,6 +184,7 @@ class DynamoStore:
         """Run an operation that changes jobs, and write its counts from time to time."""
         result = await operation
         self.table.settle()
+        numbers.settle(self.table)
         return result
 
     # -- jobs ---------------------------------------------------------------------------------
@@ -342,6 +346,10 @@ class DynamoStore:
 
     def watching(self, notice: Callable[[], None]) -> AbstractAsyncContextManager[None]:
         return changes.watching(self.table, notice)
+
+    async def numbers(self, query: NumbersQuery) -> list[Figure]:
+        await self.open()
+        return await numbers.read(self.table, query)
 
     async def stats(self) -> Stats:
         await self.open()

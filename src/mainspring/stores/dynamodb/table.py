@@ -21,6 +21,7 @@ from mainspring.stores.dynamodb.counts import DAY, LIVE_DAY, SLOTS, Counts
 from mainspring.stores.dynamodb.items import job_key, key, ttl, unstamp
 from mainspring.stores.dynamodb.layout import OWN_TABLE, Layout, Translator
 from mainspring.stores.dynamodb.local_workers import LocalWorkers
+from mainspring.stores.dynamodb.number_tally import NumberTally
 from mainspring.stores.dynamodb.values import (
     Condition,
     Expressions,
@@ -97,6 +98,7 @@ class Table:
     unanswered: dict[tuple[str, int], Status] = field(default_factory=dict)  # acks that were written, but not answered
     swept_at: float | None = None  # monotonic time of the last sweep of what is left of deleted jobs
     counts: Counts = field(default_factory=Counts)
+    numbers: NumberTally = field(default_factory=NumberTally)
     chores: set[asyncio.Task[None]] = field(default_factory=set)
     local_workers: LocalWorkers = field(default_factory=LocalWorkers)
     recording: str | None = None  # the life of the feed while changes are recorded, see journal.py; None: they are not
