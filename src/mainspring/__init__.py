@@ -68,6 +68,7 @@ from mainspring.handle import JobHandle
 from mainspring.health import Health
 from mainspring.job import Job, NewJob, Priority, Status
 from mainspring.middleware import EnqueueCall, RunCall
+from mainspring.numbers import Numbers
 from mainspring.options import Chunk, Retention
 from mainspring.retry import Retry
 from mainspring.stores.feed import Change, ChangeFilter, ChangeKind
@@ -148,6 +149,7 @@ __all__ = [
     "MissingExtra",
     "Monthly",
     "NewJob",
+    "Numbers",
     "Occasion",
     "Once",
     "Person",

@@ -10,8 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta, tzinfo
-from typing import Any, Literal
-from zoneinfo import ZoneInfo
+from typing import Literal
 
 from mainspring.clock import Length, Millis, delay_of, shown, to_datetime, to_millis
 from mainspring.errors import ConfigurationError
@@ -59,8 +58,7 @@ class Histogram:
 
         The true value is in the same bucket. In the last bucket, which has no end, the answer is its beginning.
         """
-        number: Any = p
-        if not isinstance(number, int | float) or not 0 <= number <= 100:
+        if not is_percentile(p):
             msg = f"{shown(p)} is not a percentile; give a number from 0 to 100"
             raise ConfigurationError(msg)
         wanted, below = self.count * p / 100, 0
@@ -70,6 +68,10 @@ class Histogram:
                 return begin + (end - begin) * max(0.0, wanted - below) / number
             below, begin = below + number, end
         return None
+
+
+def is_percentile(p: object) -> bool:
+    return isinstance(p, int | float) and 0 <= p <= 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +310,8 @@ def by_of(by: Grouping | None) -> Grouping | None:
 def zone_of(name: str) -> tzinfo:
     if name == "UTC":
         return UTC
+    from zoneinfo import ZoneInfo  # noqa: PLC0415 - takes long, and is rarely needed
+
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, TypeError, OSError):

@@ -12,7 +12,8 @@ from typing import Any
 from mainspring.app import Mainspring
 from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.loading import opened
-from mainspring.cli.moments import When, parse_length, parse_when
+from mainspring.cli.moments import When, add_range_options, parse_length, parse_when
+from mainspring.cli.numbers_page import numbers_data, say_numbers
 from mainspring.cli.paging import add_limit_option
 from mainspring.cli.parser import Commands, Parser, add_actor_options, add_command, add_store_options
 from mainspring.cli.stats_page import say_stats
@@ -21,10 +22,12 @@ from mainspring.cli.terminal import Terminal, on_terminal
 from mainspring.halting import CONFIRM_WITHIN, HaltResult, Unconfirmed
 from mainspring.humanize import show_both, show_exactly, show_moment
 from mainspring.job import check_queue
+from mainspring.numbers import STEPS, StepName
 from mainspring.options import queue_of
 from mainspring.stores.protocol import EVERY_QUEUE, AuditEntry
 
 WATCH_EVERY = 1.0  # seconds
+LONG = timedelta(days=3)  # from here on, a line for each hour would be too many
 CLEAR = "\x1b[H\x1b[J"
 
 
@@ -85,7 +88,18 @@ def add_stats(commands: Commands) -> None:
     parser.add_argument(
         "--watch", action="store_true", help="repeat each second, until Ctrl-C; with --json print one line each time"
     )
+    add_numbers_options(parser)
     add_store_options(parser)
+
+
+def add_numbers_options(parser: Parser) -> None:
+    """Add the options for numbers over time."""
+    add_range_options(parser, "show what happened to jobs")
+    parser.add_argument("--step", choices=list(STEPS), help="a line for each (default: hour; day from 3 days on)")
+    parser.add_argument("--queue", help="only jobs of this queue")
+    parser.add_argument("--task", help="only jobs of this task")
+    parser.add_argument("--by", choices=["queue", "task"], help="a line for each queue or task, not for each step")
+    parser.add_argument("--tz", metavar="ZONE", help="the time zone in which days begin (default: UTC)")
 
 
 def add_audit(commands: Commands) -> None:
@@ -180,12 +194,39 @@ def resume(args: Namespace, terminal: Terminal) -> int:
 
 
 def show_stats(args: Namespace, terminal: Terminal) -> int:
+    refuse_without_since(args)
     with opened(args) as app:
         while True:
+            if args.since is not None:
+                present_numbers(args, terminal, app)
+                return Exit.OK
             present_stats(args, terminal, app)
             if not args.watch:
                 return Exit.OK
             time.sleep(WATCH_EVERY)
+
+
+def refuse_without_since(args: Namespace) -> None:
+    """Raise UsageError for options of numbers over time without `--since`, and for `--watch` with it."""
+    given = [name for name in ("until", "step", "queue", "task", "by", "tz") if getattr(args, name) is not None]
+    if given and args.since is None:
+        msg = f"--{given[0]} needs --since; write for example --since 24h"
+        raise UsageError(msg)
+    if args.since is not None and args.watch:
+        msg = "--watch shows the present; leave out --watch or --since"
+        raise UsageError(msg)
+
+
+def present_numbers(args: Namespace, terminal: Terminal, app: Mainspring) -> None:
+    now = app.now()
+    since, until = args.since.before(now), args.until and args.until.before(now)
+    step: StepName = args.step or ("day" if (until or now) - since > LONG else "hour")
+    where = {"queue": args.queue, "task": args.task, "by": args.by}
+    numbers = app.run(app.numbers(since=since, until=until, step=step, zone=args.tz or "UTC", **where))
+    if terminal.json:
+        terminal.emit(numbers_data(numbers))
+    else:
+        say_numbers(terminal, numbers, args.by)
 
 
 def present_stats(args: Namespace, terminal: Terminal, app: Mainspring) -> None:

@@ -1,0 +1,108 @@
+"""`mainspring stats --since` on a screen: numbers over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, tzinfo
+from typing import Any
+
+from mainspring.cli.table import Cell, Column, Styled
+from mainspring.cli.terminal import Terminal
+from mainspring.humanize import show_length
+from mainspring.numbers import Histogram, Numbers, Tally, zone_of
+
+COLUMNS = (
+    Column("ENQUEUED", right=True),
+    Column("COMPLETED", right=True),
+    Column("FAILED", right=True),
+    Column("DEAD", right=True),
+    Column("CANCELLED", right=True, extra=True),
+    Column("STALLED", right=True, extra=True),
+    Column("FAILURES", right=True),
+    Column("WAIT P50", right=True, extra=True),
+    Column("P95", right=True),
+    Column("RUN P50", right=True, extra=True),
+    Column("P95", right=True),
+)
+PERCENTILES = (50, 95, 99)
+
+
+def say_numbers(terminal: Terminal, numbers: Numbers, by: str | None) -> None:
+    """Print a line for each step or, with `by`, for each queue or task; and the total."""
+    if by is None:
+        zone = zone_of(numbers.zone)
+        rows = [row(show_start(tally.start, numbers.step, zone), tally) for tally in numbers.series]
+    else:
+        rows = [row(name, part.total) for name, part in numbers.groups.items()]
+    title = by.upper() if by is not None else f"{numbers.step.upper()}, {numbers.zone}"
+    terminal.table((Column(title, least=8), *COLUMNS), [*rows, row(Styled("total", "bold"), numbers.total)])
+
+
+def row(first: Cell, tally: Tally) -> list[Cell]:
+    return [
+        first,
+        number(tally.enqueued),
+        number(tally.completed, "green"),
+        number(tally.failed, "yellow"),
+        number(tally.dead, "red"),
+        number(tally.cancelled),
+        number(tally.stalled, "yellow"),
+        Styled(f"{tally.failure_rate:.1%}", "yellow" if tally.failed else "dim"),
+        *lengths(tally.wait),
+        *lengths(tally.duration),
+    ]
+
+
+def number(value: int, style: str = "") -> Cell:
+    return Styled(f"{value:,}", style if value else "dim")
+
+
+def lengths(histogram: Histogram) -> Iterable[Cell]:
+    for percent in PERCENTILES[:2]:
+        length = histogram.percentile(percent)
+        yield "" if length is None else show_length(length)
+
+
+def show_start(start: datetime, step: str, zone: tzinfo) -> str:
+    local = start.astimezone(zone)
+    return f"{local:%Y-%m-%d}" if step == "day" else f"{local:%Y-%m-%d %H:%M}"
+
+
+# -- JSON ---------------------------------------------------------------------------------------------------
+
+
+def numbers_data(numbers: Numbers) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "step": numbers.step,
+        "zone": numbers.zone,
+        "bounds": Histogram.bounds,
+        "total": tally_data(numbers.total),
+        "series": [tally_data(tally) for tally in numbers.series],
+    }
+    if numbers.groups:
+        data["groups"] = {name: numbers_data(part) for name, part in numbers.groups.items()}
+    return data
+
+
+def tally_data(tally: Tally) -> Mapping[str, Any]:
+    return {
+        "start": tally.start,
+        "end": tally.end,
+        "enqueued": tally.enqueued,
+        "started": tally.started,
+        "completed": tally.completed,
+        "failed": tally.failed,
+        "retried": tally.retried,
+        "dead": tally.dead,
+        "cancelled": tally.cancelled,
+        "stalled": tally.stalled,
+        "failure_rate": tally.failure_rate,
+        "throughput": tally.throughput,
+        "wait": histogram_data(tally.wait),
+        "duration": histogram_data(tally.duration),
+    }
+
+
+def histogram_data(histogram: Histogram) -> Mapping[str, Any]:
+    percentiles = {f"p{percent}": histogram.percentile(percent) for percent in PERCENTILES}
+    return {"count": histogram.count, "mean": histogram.mean, **percentiles, "buckets": histogram.buckets}
