@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
@@ -49,6 +50,7 @@ from mainspring.job import (
 )
 from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Listing, Note, Write
 from mainspring.stores.feed import EVERY_CHANGE, Cursor
+from mainspring.stores.numbers import NumbersQuery, Period, Span
 from mainspring.stores.protocol import (
     Action,
     AuditEntry,
@@ -673,6 +675,9 @@ async def completed(store: Store, outcome: Outcome) -> bool:
     return True
 
 
+EVERY_NUMBER = partial(NumbersQuery, tuple(Span(period, 0, 1 << 52) for period in Period))
+
+
 async def everything(store: Store, ids: Sequence[str]) -> dict[str, Any]:
     jobs: dict[str, Job] = {job.id: job for job in (await store.find(Filter(), limit=1000)).jobs}
     return {
@@ -686,6 +691,7 @@ async def everything(store: Store, ids: Sequence[str]) -> dict[str, Any]:
         "documents": [await store.browse(Listing(collection)) for collection in COLLECTIONS],
         "records": {kind: await records_of(store, kind) for kind in Kind},
         "under way": await store.under_way(),
+        "numbers": {by: sorted(await store.numbers(EVERY_NUMBER(by=by))) for by in ("queue", "task")},
     }
 
 
