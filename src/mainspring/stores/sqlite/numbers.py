@@ -26,7 +26,7 @@ FROM mainspring_changes CROSS JOIN json_each(times)
 WHERE number > (SELECT folded FROM mainspring_feed) AND times IS NOT NULL AND value <> 0 GROUP BY 1, 2, 3, 4, 5
 """  # the second part is for entries with times: their sum, and then the number of jobs in each bucket
 KNOWN = f"""
-SELECT DISTINCT task, queue FROM (
+SELECT task, queue FROM (
     SELECT json_extract(value, '$[0]') AS task, json_extract(value, '$[1]') AS queue FROM json_each(?)) AS given
 WHERE EXISTS (SELECT 1 FROM mainspring_numbers AS old
               WHERE old.period = {Period.DAY:d} AND old.task = given.task AND old.queue = given.queue)
