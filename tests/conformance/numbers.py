@@ -184,7 +184,7 @@ class NumbersTests(StoreScenario):
         for _ in range(4):
             await put(store)
             clock.advance(60)
-            spans = (Span(Period.MINUTE, start, start + MINUTE), Span(Period.MINUTE, start + 3 * MINUTE, start + HOUR))
+        spans = (Span(Period.MINUTE, start, start + MINUTE), Span(Period.MINUTE, start + 3 * MINUTE, start + HOUR))
         found = await store.numbers(NumbersQuery(spans))
         assert sorted(figure.start - start for figure in found) == [0, 3 * MINUTE]
 

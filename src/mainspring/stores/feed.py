@@ -157,9 +157,9 @@ class Entry:
     task: str | None = None
     jobs: Sequence[str | JobRef] = ()  # ids, or more; empty: the change is not about a job
     data: Data | None = None  # common to all jobs
-    times: Sequence[int] | None = None  # waits or durations of the jobs, see numbers.py; empty: another entry has them
     at: Millis = 0  # filled in by the store, as is the number
     number: int = 0
+    times: Sequence[int] | None = None  # waits or durations of the jobs, see numbers.py; empty: another entry has them
 
     def jobs_json(self) -> str | None:
         return json.dumps([job if isinstance(job, str) else job.to_list() for job in self.jobs]) if self.jobs else None

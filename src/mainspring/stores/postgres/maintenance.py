@@ -216,9 +216,9 @@ async def prune(transaction: Transaction, limit: int) -> int:
         await remove_jobs(transaction, [job_id for job_id, _, _ in rows])
         for (queue, status), number in Counter((queue, status) for _, queue, status in rows).items():
             transaction.count(queue, status, -number)
+    folded = await numbers.fold(transaction)
     await transaction.rows(PLAN_FREELY, freely="on")
     forgotten = await transaction.do(FORGET_KEYS, limit=limit) + await transaction.do(documents.PRUNE, limit=limit)
-    folded = await numbers.fold(transaction)
     if folded is not None:
         forgotten += await changes.prune(transaction, limit, folded)
         await numbers.prune(transaction)
