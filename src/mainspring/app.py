@@ -85,18 +85,22 @@ class Mainspring:
         *,
         clock: Clock | None = None,
         halted: HaltedOption | None = None,
+        version: str | None = None,
         **defaults: Unpack[DefaultOptions],
     ) -> None:
         """Name the store and set defaults. A queue (`app.queue`), a task and an enqueue can override them.
 
-        `halted` is a function, or a `HaltCheck`, that says whether another system has halted the jobs.
+        `halted` is a function, or a `HaltCheck`, that says whether another system has halted the jobs. `version` is
+        that of your code. Workers record it with each run. Default: the environment variable MAINSPRING_VERSION, or the
+        git commit of the working directory.
         """
-        self.runtime = runtime = Runtime(store_of(store, clock), defaults, halted)
+        self.runtime = runtime = Runtime(store_of(store, clock), defaults, halted, version)
         self.tasks = runtime.tasks
         self.jobs = runtime.jobs
         self.breakers = runtime.breakers
         self.batches = runtime.batches
         self.limits = runtime.limits
+        self.failures = runtime.failures
         self.subscribers = runtime.subscribers
         self.settings = runtime.settings
 

@@ -12,6 +12,7 @@
     ├── JobNotFound               no job has that id (also a LookupError)
     ├── BatchNotFound             no batch has that id (also a LookupError)
     ├── BreakerNotFound           no circuit breaker has that name (also a LookupError)
+    ├── FailureGroupNotFound      there is no such failure group (also a LookupError)
     ├── SubscriberNotFound        no durable subscriber of the change feed has that name (also a LookupError)
     ├── ScheduleNotFound          there is no such schedule (also a LookupError)
     ├── PersonNotFound            there is no such person (also a LookupError)
@@ -49,7 +50,7 @@ A handler can end its own run by raising one of three exceptions that are not er
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 
@@ -60,6 +61,8 @@ class Failure:
     type: str
     message: str
     traceback: str = ""
+    fingerprint: str = field(default="", compare=False)  # of its failure group, see docs/failures.md
+    place: str = field(default="", compare=False)  # `module:function` where it was raised; stored with the group only
 
 
 class MainspringError(Exception):
@@ -199,6 +202,10 @@ class BatchNotFound(MainspringError, LookupError):
 
 class BreakerNotFound(MainspringError, LookupError):
     """No circuit breaker has that name."""
+
+
+class FailureGroupNotFound(MainspringError, LookupError):
+    """There is no such failure group."""
 
 
 class ScheduleNotFound(MainspringError, LookupError):

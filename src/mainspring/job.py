@@ -127,6 +127,7 @@ class Attempt:
     finished_at: datetime
     move: Move  # how it ended
     failure: Failure | None = None
+    version: str = ""  # of the worker's code
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +167,8 @@ class Job:
     cancel_requested: bool
     waits_for: str | None = None  # suspended until this key is woken, see `Store.wake`
     options: Mapping[str, Any] = field(default_factory=dict)  # options for workers, see `NewJob`
+    fingerprint: str | None = None  # of its last failure, also while it is retried and once it has succeeded
+    version: str = ""  # of the code of the worker that ran it last
 
     @property
     def finished(self) -> bool:
@@ -285,6 +288,7 @@ class Claim:
     target: tuple[str, str] | None = None
     tags: tuple[str, ...] = ()
     options: str | None = None
+    fingerprint: str | None = None  # of its last failure
     ref: Any = None  # only the store reads it, to find the job again; the outcome carries it back
 
     @property
@@ -316,6 +320,7 @@ class Outcome:
     ref: Any = None  # copied from the claim; without it the store searches for the job
     waits_for: str | None = None  # SUSPEND: run as soon as this key is woken, even before `delay` is over
     steps: tuple[Step, ...] = ()  # written in the same commit
+    recovers: str | None = None  # DONE: the fingerprint of the job's last failure
     blocked: bool = False  # SUSPEND: something held the job back, such as a limit, and its handler was not called
     inserted: Sequence[Inserted] = ()  # set by the store: what became of each follow-up
 

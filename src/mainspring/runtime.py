@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from mainspring.code_version import checked, code_version
 from mainspring.context import Context
 from mainspring.errors import UnknownTask
 from mainspring.events import Bus
@@ -19,6 +20,9 @@ from mainspring.features.delivery.feature import DeliveryFeature
 from mainspring.features.dependencies.feature import DependenciesFeature
 from mainspring.features.durable.feature import DurableFeature
 from mainspring.features.expiry.feature import ExpiryFeature
+from mainspring.features.failures.api import Failures
+from mainspring.features.failures.feature import FailuresFeature
+from mainspring.features.failures.storage import Groups
 from mainspring.features.limits.api import Limits
 from mainspring.features.limits.feature import LimitsFeature
 from mainspring.features.limits.options import DeclaredLimits
@@ -51,7 +55,10 @@ class Runtime:
 
     internal_tasks = frozenset({batches.TASK})  # names of Mainspring's own tasks, which every worker knows
 
-    def __init__(self, store: Store, defaults: DefaultOptions, halted: HaltedOption | None = None) -> None:
+    def __init__(
+        self, store: Store, defaults: DefaultOptions, halted: HaltedOption | None = None, version: str | None = None
+    ) -> None:
+        self._given_version = None if version is None else checked(version, "version")
         self.outside_halt = None if halted is None else OutsideHalt(halted)
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.services = services = Services(store, tasks=self.tasks)
@@ -67,6 +74,8 @@ class Runtime:
         self.breakers = Breakers(services)
         self.batches = Batches(services, self.pipeline, self.jobs.cancel_where)
         self.limits = Limits(services)
+        groups = Groups(services)
+        self.failures = Failures(services, groups, self.jobs.retry_where)
         self.subscribers = Subscribers(services)
         self.declared_limits = DeclaredLimits(self.tasks, on_first=lambda: self.features.use(limits))
         limits = LimitsFeature(services, self.declared_limits)
@@ -88,6 +97,7 @@ class Runtime:
         self.features.add(paused_tasks, in_use=False)  # until a task is paused
         self.recovery = RecoveryFeature(services, self.breakers)
         self.features.add(self.recovery)
+        self.features.add(FailuresFeature(services, groups))
         self.features.add(limits, in_use=False)  # until a limit is declared
         self.live_settings.listeners += [paused_tasks.settings_changed, limits.settings_changed]
         tools = self.jobs, self.defaults, self.middleware
@@ -97,6 +107,11 @@ class Runtime:
 
     async def close(self) -> None:
         await self.services.close()
+
+    @cached_property
+    def version(self) -> str:
+        """Return the version of the user's code, which workers record with each run; empty if there is none."""
+        return code_version(self._given_version)
 
     @property
     def store(self) -> Store:

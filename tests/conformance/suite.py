@@ -24,6 +24,7 @@ from tests.conformance.admin import AdminTests
 from tests.conformance.bounds import BoundTests
 from tests.conformance.claims import ClaimTests
 from tests.conformance.documents import DocumentTests
+from tests.conformance.failures import FailureTests
 from tests.conformance.feed import FeedTests
 from tests.conformance.halts import HaltTests
 from tests.conformance.heartbeats import HeartbeatTests
@@ -60,5 +61,6 @@ class StoreConformance(
     HeartbeatTests,
     RemoteWorkerTests,
     FeedTests,
+    FailureTests,
 ):
     """The whole suite."""

@@ -27,6 +27,7 @@ def claim_of(job: Job) -> Claim:
         job.id, job.token, job.task, job.queue, to_json(job.payload), job.priority, job.attempts, job.max_attempts,
         job.crashes, round((job.timeout or 0) * 1000), to_millis(job.run_at), to_millis(job.created_at),
         job.dedupe_key, job.target, job.tags, to_json(job.options) if job.options else None,
+        job.fingerprint,
     )  # fmt: skip
 
 
@@ -127,7 +128,7 @@ def error_of(error: str | Failure | BaseException, retry: Retry) -> BaseExceptio
     if isinstance(error, BaseException):
         return error
     given = error if isinstance(error, Failure) else Failure("LeaseFailed", error)
-    failure = as_failure(given.type, given.message, given.traceback)
+    failure = as_failure(given.type, given.message, given.traceback, given.place)
     made = exception_named(failure.type, retry, failure.message)
     made.mainspring_failure = failure  # type: ignore[attr-defined] # see `failure_of`
     return made

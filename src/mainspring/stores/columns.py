@@ -26,6 +26,7 @@ GIVEN = {
 CHANGING = {
     "status": "smallint", "run_at": "bigint", "attempts": "integer", "crashes": "integer", "token": "bigint",
     "worker": "text", "reason": "text", "progress": "float8", "note": "text", "error_type": "text", "error": "text",
+    "fingerprint": "text", "version": "text",
 }  # fmt: skip
 """What runs, wake-ups and changes by hand make of it."""
 
@@ -38,8 +39,8 @@ FINISHED = SHARED | {"started_at": "bigint", "finished_at": "bigint", "expires_a
 JOB = (*SHARED, "started_at", "finished_at", "expires_at", "result", "cancel", "waits_for")
 """All that readers see of a job, live or finished. Of a live one, `started_at` is the time of its last claim."""
 
-RESTORED = (*GIVEN, "token")
-"""What a finished job keeps when it becomes live again."""
+RESTORED = (*GIVEN, "token", "fingerprint")
+"""What a finished job keeps when it becomes live again. By its fingerprint, its success can resolve the group."""
 
 PLAIN = tuple(field.name for field in fields(NewJob) if field.name in GIVEN.keys() - {"priority", "payload", "tags"})
 """What is stored in the same form in which a `NewJob` has it."""
@@ -78,11 +79,15 @@ def to_job(values: Mapping[str, Any], traceback: str = "") -> Job:
         tags=tuple(values["tags"]),
         progress=None if progress is None else Progress(progress, values["note"] or ""),
         result=None if values["result"] is None else decoded(values["result"]),
-        failure=None if error_type is None else Failure(error_type, values["error"] or "", traceback),
+        failure=None
+        if error_type is None
+        else Failure(error_type, values["error"] or "", traceback, values["fingerprint"] or ""),
         reason=values["reason"],
         cancel_requested=values["cancel"],
         waits_for=values["waits_for"],
         options=as_object(decoded(values["options"] or "{}")),
+        fingerprint=values["fingerprint"],
+        version=values["version"] or "",
     )
 
 

@@ -55,12 +55,13 @@ class ChangeKind(StrEnum):
     WORKER_DIED = "worker_died"
     SCHEDULE = "schedule"  # a schedule was written or deleted
     BREAKER = "breaker"
+    FAILURE_GROUP = "failure_group"  # a failure group is new, or its state has changed
     DOCUMENT = "document"  # any other document that is written with `Write.recorded`
 
 
 JOB_KINDS = frozenset(ChangeKind) - {
     ChangeKind.HALTED, ChangeKind.HALT_ENDED, ChangeKind.WORKER_JOINED, ChangeKind.WORKER_LEFT, ChangeKind.WORKER_DIED,
-    ChangeKind.SCHEDULE, ChangeKind.BREAKER, ChangeKind.DOCUMENT,
+    ChangeKind.SCHEDULE, ChangeKind.BREAKER, ChangeKind.FAILURE_GROUP, ChangeKind.DOCUMENT,
 }  # fmt: skip
 
 Data = Mapping[str, Any]

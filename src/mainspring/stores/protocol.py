@@ -76,7 +76,7 @@ class WorkerInfo:
     queues: tuple[str, ...]
     concurrency: int = 1
     tasks: tuple[str, ...] = ()
-    version: str = ""
+    version: str = ""  # of its code
     started_at: datetime | None = None
     seen_at: datetime | None = None  # last sign of life; filled in by the store
     alive: bool = True
@@ -169,6 +169,7 @@ class Filter:
     dedupe_key: str | None = None
     worker: str | None = None
     error_type: str | None = None
+    fingerprint: str | None = None  # of the last failure: jobs of one failure group
     created_after: datetime | None = None  # inclusive
     created_before: datetime | None = None  # exclusive; the same holds for due_* and finished_*
     due_after: datetime | None = None
@@ -197,7 +198,7 @@ class Filter:
         for name in ("ids", "queues", "tasks", "tags"):
             for text in getattr(self, name):
                 check_searched(text, f"one of a Filter's {name}")
-        for name in ("target_type", "target_id", "dedupe_key", "worker", "error_type"):
+        for name in ("target_type", "target_id", "dedupe_key", "worker", "error_type", "fingerprint"):
             if (text := getattr(self, name)) is not None:
                 check_searched(text, f"{name} of a Filter")
 
@@ -411,6 +412,7 @@ class Store(Protocol):
         limit: int | None = None,
         solo: bool = False,
         tasks: frozenset[str] | None = None,
+        version: str = "",
     ) -> Claims:
         """Claim due jobs, at most `limit` in all: by priority, then by due time; none while halted or paused.
 
@@ -421,6 +423,8 @@ class Store(Protocol):
         With `tasks`, claim only jobs of these tasks. Jobs of other tasks stay due, unchanged, for workers that know
         them. The cost of a claim must not grow with their number: a store may set each of them aside once, and later
         claims do not read it again. If a claim found nothing because it was setting jobs aside, its `next_due` is now.
+
+        `version` is that of the worker's code. It is stored with the job and, when the run fails, in its history.
 
         To keep low priorities from starving, a priority level whose first job has waited longer than the store's
         patience gets a share of each claim. Suspects (jobs whose worker died) are claimed only with `solo`: one at a

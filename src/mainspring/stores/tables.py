@@ -100,14 +100,15 @@ def from_row(row: Sequence[Any]) -> dict[str, Any]:
 
 
 def to_attempt(row: tuple[Any, ...]) -> Attempt:
-    number, worker, started_at, finished_at, move, error_type, error, traceback = row
+    number, worker, started_at, finished_at, move, error_type, error, traceback, fingerprint, version = row
     return Attempt(
         number=number,
         worker=worker or "",
         started_at=to_datetime(started_at),
         finished_at=to_datetime(finished_at),
         move=Move(move),
-        failure=None if error_type is None else Failure(error_type, error or "", traceback or ""),
+        failure=None if error_type is None else Failure(error_type, error or "", traceback or "", fingerprint or ""),
+        version=version or "",
     )
 
 
@@ -214,5 +215,6 @@ def archived_values(conclusion: Conclusion) -> tuple[Any, ...]:
         conclusion.reason,
         failure.type if failure else None,
         failure.message if failure else None,
+        failure.fingerprint if failure else None,
         conclusion.result,
     )

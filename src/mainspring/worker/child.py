@@ -110,6 +110,7 @@ def perform(
             "kinds": [(kind.__module__, kind.__qualname__) for kind in type(error).__mro__],
             "message": failure.message,
             "traceback": failure.traceback,
+            "place": failure.place,
         }
 
 

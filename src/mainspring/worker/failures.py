@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
 
 from mainspring.errors import Failure
+from mainspring.fingerprint import fingerprint, place_of
 from mainspring.stores.engine.ack import LONGEST_MESSAGE, LONGEST_TRACEBACK, shorten
 
 CAUSED = "\nThis exception led to the following one:\n\n"
@@ -16,12 +18,20 @@ def failure_of(error: BaseException) -> Failure:
     if failure is not None:
         return failure
     trace = trace_of(error) if error.__traceback__ else ""
-    return as_failure(type(error).__name__, message_of(error), trace)
+    return as_failure(type(error).__name__, message_of(error), trace, place_of(error))
 
 
-def as_failure(kind: str, message: str, trace: str) -> Failure:
+def as_failure(kind: str, message: str, trace: str, place: str = "") -> Failure:
     """Return a failure that stores accept: without lone surrogates, and shortened."""
-    return Failure(storable(kind, LONGEST_MESSAGE), storable(message, LONGEST_MESSAGE), storable(trace))
+    texts = storable(kind, LONGEST_MESSAGE), storable(message, LONGEST_MESSAGE), storable(trace)
+    return Failure(*texts, place=storable(place, LONGEST_MESSAGE))
+
+
+def identified(failure: Failure, task: str) -> Failure:
+    """Return the failure with its fingerprint, unless it has one."""
+    if failure.fingerprint:
+        return failure
+    return replace(failure, fingerprint=fingerprint(task, failure.type, failure.place, failure.message))
 
 
 def attached_failure(error: BaseException) -> Failure | None:

@@ -136,7 +136,10 @@ class Intake:
             if self._runtime.tasks.keys() != self._membership.declared:
                 await self._membership.announce_tasks()
             began, tasks = since_boot(), self._membership.tasks
-            claims = await self._store.claim(self._settings.id, wanted, limit=limit, solo=solo, tasks=tasks)
+            version = self._runtime.version
+            claims = await self._store.claim(
+                self._settings.id, wanted, limit=limit, solo=solo, tasks=tasks, version=version
+            )
             self._outage.worked("claim")
             if claims.jobs and since_boot() - began > self._store.lease:
                 self._hand_back_late(claims)

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from importlib.metadata import version
 
 from mainspring.clock import since_boot
 from mainspring.errors import StoreError, StoreUnavailable
@@ -86,7 +85,7 @@ class Membership:
             concurrency=self._settings.concurrency,
             heartbeat=self._settings.heartbeat_interval,
             tasks=tuple(sorted(self.tasks)),
-            version=version("mainspring"),
+            version=self._runtime.version,
             started_at=self._started_at,
         )
 

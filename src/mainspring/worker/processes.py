@@ -196,7 +196,7 @@ def error_from(answer: dict[str, Any]) -> Exception:
         error = kind.__new__(kind, answer["message"])  # not __init__: it may need arguments that we do not have
     except TypeError:
         error = Exception(answer["message"])
-    failure = as_failure(answer["error"], answer["message"], answer["traceback"])
+    failure = as_failure(answer["error"], answer["message"], answer["traceback"], answer["place"])
     error.mainspring_failure = failure  # type: ignore[attr-defined]
     return error
 

@@ -19,6 +19,7 @@ from mainspring.errors import (
     Cancel,
     CannotStoreResult,
     Discard,
+    Failure,
     InvalidPayload,
     RunEnd,
     Snooze,
@@ -35,7 +36,7 @@ from mainspring.json_text import read_object
 from mainspring.retry import Retry
 from mainspring.stores.engine.ack import LONGEST_MESSAGE
 from mainspring.task import Task
-from mainspring.worker.failures import failure_of, storable
+from mainspring.worker.failures import failure_of, identified, storable
 
 T = TypeVar("T")
 
@@ -204,7 +205,10 @@ def completed(run: Run, now: Millis, value: Any = None) -> Outcome:
         follow_ups = tuple(effects.follow_ups)
     if value is not None:
         result = value.text if isinstance(value, Dumped) else run.task.payload.dump_result(value)
-    return Outcome(claim.id, claim.token, Move.DONE, run.started_at, now, 0, result, None, "", follow_ups, claim.ref)
+    done = Outcome(claim.id, claim.token, Move.DONE, run.started_at, now, 0, result, None, "", follow_ups, claim.ref)
+    if claim.fingerprint is not None:  # true of few jobs
+        done.recovers = claim.fingerprint
+    return done
 
 
 def outcome_of_error(run: Run, error: BaseException, now: Millis) -> Outcome | None:
@@ -284,7 +288,9 @@ def outcome_of_unknown_task(run: Run, now: Millis) -> Outcome:
     return outcome(run, Move.RELEASE, now, reason=f"its worker does not know task {run.claim.task!r}")
 
 
-def outcome(run: Run, move: Move, now: Millis, *, reason: str = "", **rest: Any) -> Outcome:
+def outcome(
+    run: Run, move: Move, now: Millis, *, reason: str = "", failure: Failure | None = None, **rest: Any
+) -> Outcome:
     claim = run.claim
     return Outcome(
         claim.id,
@@ -293,6 +299,7 @@ def outcome(run: Run, move: Move, now: Millis, *, reason: str = "", **rest: Any)
         run.started_at,
         now,
         reason=storable(reason, LONGEST_MESSAGE),
+        failure=None if failure is None else identified(failure, claim.task),
         ref=claim.ref,
         **rest,
     )

@@ -18,6 +18,7 @@ from mainspring.log import get_log
 from mainspring.stores.dynamodb import steps, wakeups
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of
+from mainspring.stores.dynamodb.failures import failure_actions, register_notes
 from mainspring.stores.dynamodb.insertion import (
     MAX_ITEM_BYTES,
     PendingInserts,
@@ -74,6 +75,7 @@ class ItemChanges:
     more: list[Action] = field(default_factory=list)  # other writes of the same transaction
     entries: list[Entry] = field(default_factory=list)  # for the change feed
     duration: Millis = 0  # of the run
+    noted: bool = False  # there is a note for a failure group among them
 
 
 async def ack(table: Table, outcomes: Sequence[Outcome]) -> list[Status | None]:
@@ -127,6 +129,8 @@ def is_plain(outcome: Outcome) -> bool:
     if not isinstance(outcome.ref, dict) or outcome.ref["token"] != outcome.token:
         return False
     simple = outcome.move in {Move.DONE, Move.SNOOZE, Move.RELEASE, Move.SUSPEND}
+    if outcome.move is Move.DONE and "fingerprint" in outcome.ref:  # it failed before: its group hears of the success
+        return False
     brings = outcome.follow_ups or outcome.steps or outcome.waits_for
     return simple and not brings and not any(outcome.ref.get(mark) for mark in MARKS)
 
@@ -250,7 +254,8 @@ def decide(table: Table, row: Row, outcome: Outcome, mark: str) -> ItemChanges:
     decision = ItemChanges(status, fitted(row, changes), run_item(job, conclusion, now))
     decision.entries = feed.ended([(job, conclusion)], [outcome]) if table.recording else []
     decision.duration = feed.duration_of(conclusion)
-    decision.more = steps.puts(row["SK"], outcome.steps)
+    noted = failure_actions(table, job, conclusion, now)
+    decision.more, decision.noted = [*steps.puts(row["SK"], outcome.steps), *noted], bool(noted)
     if status in FINISHED:
         decision.wakeup = wakeups.wakeup_for(row)
         decision.more += actions_after_end(row | {"steps": changes.get("steps", row.get("steps"))}, decision)
@@ -291,6 +296,8 @@ def run_item(job: JobState, conclusion: Conclusion, now: Millis) -> Row | None:
         "error_type": run.error_type,
         "last_error": run.error,
         "traceback": run.traceback,
+        "fingerprint": run.fingerprint,
+        "version": run.version,
         "ttl": ttl(max(now, conclusion.run_at) + kept + HISTORY_MARGIN),
     }
 
@@ -323,6 +330,8 @@ async def write(table: Table, row: Row, decision: ItemChanges, inserts: PendingI
     if len(actions) > TRANSACTION:
         msg = f"job {row['SK']} brings too many follow-ups: DynamoDB writes at most {TRANSACTION} items at once"
         raise StoreError(msg)
+    if decision.noted:
+        await register_notes(table)
     await table.transact(*actions)
 
 

@@ -57,6 +57,7 @@ class ClaimRequest:
     solo: bool
     tasks: frozenset[str] | None  # those that the worker knows; None: any
     turn: int  # counts the claims
+    version: str = ""  # of the worker's code
     processes: frozenset[str] = frozenset()  # those that share the queues
     number: str = field(default_factory=new_id)
     tried: set[str] = field(default_factory=set)  # jobs that this claim may have taken, if no answer comes
@@ -372,7 +373,7 @@ async def take(table: Table, request: ClaimRequest, chosen: Sequence[IndexEntry]
 
 def asked_for(table: Table, request: ClaimRequest, entry: IndexEntry, now: Millis) -> ItemUpdate:
     changes = {
-        **to_attributes(claimed(request.worker, now)),
+        **to_attributes(claimed(request.worker, request.version, now)),
         "lock_expires_at": stamp(now + round(table.lease * 1000)),
         "claim": request.number,
         "place": running_place(request.worker),

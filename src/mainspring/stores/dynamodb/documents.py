@@ -29,57 +29,31 @@ from mainspring.stores.documents import (
 from mainspring.stores.dynamodb import halts, wakeups
 from mainspring.stores.dynamodb.admin import note_actions
 from mainspring.stores.dynamodb.changes import refresh_recording
-from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed, Item
+from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
+from mainspring.stores.dynamodb.document_items import (
+    SEPARATOR,
+    due_place,
+    item_key,
+    partition,
+    register_collections,
+    to_item,
+)
 from mainspring.stores.dynamodb.filters import unexpired
 from mainspring.stores.dynamodb.insertion import (
-    MAX_ITEM_BYTES,
     MAX_TRIES,
     PendingInserts,
     holder_of,
     named_among,
     register_queues,
 )
-from mainspring.stores.dynamodb.items import PLACES, dedupe_key, key, stamp, text, text_of, ttl, unstamp
+from mainspring.stores.dynamodb.items import PLACES, dedupe_key, key, stamp, text_of, unstamp
 from mainspring.stores.dynamodb.table import TRANSACTION, Action, Table, together
-from mainspring.stores.dynamodb.values import Condition, Row, delete, equals, pack, put, put_item, size
+from mainspring.stores.dynamodb.values import Condition, Row, delete, equals, put_item
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.halts import refuse_while_halted
 from mainspring.stores.protocol import Wake
 
-SEPARATOR = "\0"  # sorts before every other character, so groups keep their order
-
 # -- as items -------------------------------------------------------------------------------------------
-
-
-def partition(collection: str) -> str:
-    return f"doc#{collection}"
-
-
-def due_place(collection: str) -> str:
-    return f"due#{collection}"
-
-
-def item_key(name: Key) -> Item:
-    return key(partition(name.collection), f"{name.group}{SEPARATOR}{name.id}")
-
-
-def to_item(write: Write) -> Item:
-    sort = f"{write.key.group}{SEPARATOR}{write.key.id}"
-    row: Row = {
-        "PK": partition(write.key.collection),
-        "SK": sort,
-        **text("data", write.data),
-        "version": write.version,
-        "expires_at": None if write.expires_at is None else stamp(write.expires_at),
-        "ttl": ttl(write.expires_at),
-    }
-    if write.due_at is not None:
-        row |= {"place": due_place(write.key.collection), "rank": f"{stamp(write.due_at)}#{sort}"}
-    item = pack(row)
-    if (needed := size(item)) > MAX_ITEM_BYTES:
-        msg = f"document {write.key} would take {needed // 1024} KB; DynamoDB keeps up to {MAX_ITEM_BYTES // 1024} KB"
-        raise StoreError(msg)
-    return item
 
 
 def to_document(row: Row) -> Document:
@@ -160,12 +134,6 @@ def apart(bundles: Sequence[Bundle]) -> list[list[int]]:
     for number in range(len(bundles)):
         groups[first_of(number)].append(number)
     return list(groups.values())
-
-
-async def register_collections(table: Table, collections: set[str]) -> None:
-    for name in collections - table.collections:
-        await table.put(put({"PK": "collections", "SK": name}))
-        table.collections.add(name)
 
 
 def to_action(write: Write, now: Millis) -> Action:

@@ -25,7 +25,7 @@ def conditions(where: Filter) -> tuple[list[Condition], Filter]:
             found.append(equals(attribute, WORDS[values[0]] if name == "statuses" else values[0]))
             met[name] = ()
     equal = (("target_type", "target_type"), ("target_id", "target_id"), ("dedupe_key", "dedupe_key"),
-             ("worker", "locked_by"), ("error_type", "error_type"))  # fmt: skip
+             ("worker", "locked_by"), ("error_type", "error_type"), ("fingerprint", "fingerprint"))  # fmt: skip
     for name, attribute in equal:
         if (value := getattr(where, name)) is not None:
             found.append(equals(attribute, value))
@@ -49,6 +49,7 @@ def matches(row: Row, where: Filter) -> bool:
         and where.dedupe_key in (None, row.get("dedupe_key"))
         and where.worker in (None, row.get("locked_by"))
         and where.error_type in (None, row.get("error_type"))
+        and where.fingerprint in (None, row.get("fingerprint"))
         and within(row["created_at"], where.created_after, where.created_before)
         and within(row["scheduled_for"], where.due_after, where.due_before)
         and within(row.get("completed_at"), where.finished_after, where.finished_before)

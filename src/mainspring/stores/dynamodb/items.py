@@ -11,6 +11,7 @@ There is one table with the keys PK and SK, and two sparse indexes: `places` (pl
     jobs that a worker runs         places: place=run#<worker>, rank=<id>
     dead letters, cancelled jobs    places: place=<status>#<shard>, rank=<id>
     jobs about a target             targets: target=<type>#<id>
+    jobs of a failure group         Query each PK=failed#<fingerprint>#<shard>, SK=<id>
     the holder of a dedupe key      GetItem PK=key#<task>#<key>, SK=key
     a job's runs, its steps, and    Query PK=history#<id>, SK=run#<token>, step#<name> or
         manual operations on it         hand#<moment>#<operation>
@@ -289,7 +290,11 @@ def state_of(row: Row) -> JobState:
 
 def failure_of(row: Row) -> Failure | None:
     kind = row.get("error_type")
-    return None if kind is None else Failure(kind, row.get("last_error", ""), row.get("traceback", ""))
+    return (
+        None
+        if kind is None
+        else Failure(kind, row.get("last_error", ""), row.get("traceback", ""), row.get("fingerprint", ""))
+    )
 
 
 def to_job(row: Row) -> Job:
@@ -310,4 +315,5 @@ def to_attempt(number: int, row: Row) -> Attempt:
         finished_at=datetime.fromisoformat(row["completed_at"]),
         move=Move(row.get("move", Move.DONE)),
         failure=failure_of(row),
+        version=row.get("version", ""),
     )

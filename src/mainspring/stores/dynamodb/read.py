@@ -12,6 +12,7 @@ from mainspring.job import Attempt, Counts, Job, Status, TimelineEntry
 from mainspring.stores.dynamodb import steps, workers
 from mainspring.stores.dynamodb.claims import read_by_task, read_queue
 from mainspring.stores.dynamodb.counts import sum_up
+from mainspring.stores.dynamodb.failures import group_part
 from mainspring.stores.dynamodb.filters import conditions, matches, unexpired
 from mainspring.stores.dynamodb.halts import standing
 from mainspring.stores.dynamodb.items import (
@@ -63,7 +64,7 @@ async def find(table: Table, where: Filter, limit: int, cursor: str | None) -> P
 
 async def count(table: Table, where: Filter) -> int:
     asked, left = conditions(where)
-    if left != Filter():
+    if left != Filter() or where.fingerprint is not None:
         search = await JobSearch.start(table, where, newest_first=False, beyond=None)
         return len(await search.take(None))
     only = asked if table.prunes else [*asked, unexpired(table.clock.now())]
@@ -155,6 +156,12 @@ async def streams_for(
     if where.target_type is not None and where.target_id is not None:
         about = equals("target", target_key(where.target_type, where.target_id))
         return [Stream(table.query(about, *bounds("SK"), index=TARGETS, newest_first=newest_first))], True
+    if where.fingerprint is not None:
+        parts = [group_part(where.fingerprint, shard) for shard in range(table.shards)]
+        return [
+            Stream(table.query(equals("PK", part), *bounds("SK"), newest_first=newest_first, consistent=True))
+            for part in parts
+        ], True
     if where.statuses and LISTED.issuperset(where.statuses):
         places = [listed_place(status, shard) for status in where.statuses for shard in range(table.shards)]
         return [
@@ -200,7 +207,7 @@ async def attempts_of(table: Table, row: Row) -> list[Attempt]:
     begins = Condition("begins_with({name}, {value})", "SK", "run#")
     runs = await table.rows(history(row["SK"]), begins)
     if status_of(row) is Status.COMPLETED:
-        runs.append({name: row.get(name, "") for name in ("locked_by", "started_at", "completed_at")})
+        runs.append({name: row.get(name, "") for name in ("locked_by", "started_at", "completed_at", "version")})
     return [to_attempt(number, run) for number, run in enumerate(runs, 1)]
 
 

@@ -204,11 +204,12 @@ class DynamoStore:
         limit: int | None = None,
         solo: bool = False,
         tasks: frozenset[str] | None = None,
+        version: str = "",
     ) -> Claims:
         await self.open()
         self._turn += 1
         most = sum(want.limit for want in wants) if limit is None else limit
-        request = claims.ClaimRequest(worker, wants, most, solo, tasks, self._turn, self._watch.processes)
+        request = claims.ClaimRequest(worker, wants, most, solo, tasks, self._turn, version, self._watch.processes)
         try:
             found = await claims.claim(self.table, request)
         except BaseException:  # jobs that it took are released later; also if this task was cancelled

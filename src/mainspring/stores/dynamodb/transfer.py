@@ -20,6 +20,8 @@ from mainspring.stores.dynamodb import documents, halts, items, read, steps, wak
 from mainspring.stores.dynamodb.admin import LINE_RETENTION
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of, sum_up
+from mainspring.stores.dynamodb.document_items import register_collections
+from mainspring.stores.dynamodb.failures import entry_of
 from mainspring.stores.dynamodb.insertion import (
     KEPT_ATTRIBUTES,
     KEPT_FOR_EVER,
@@ -164,7 +166,7 @@ def to_record(row: Row, lines: Sequence[Row]) -> Record:
 
 def run_values(run: Row) -> list[Any]:
     began, ended = unstamp(run["started_at"]), unstamp(run["completed_at"])
-    why = (run.get("error_type"), run.get("last_error"), run.get("traceback"))
+    why = [run.get(name) for name in ("error_type", "last_error", "traceback", "fingerprint", "version")]
     return [run.get("locked_by", ""), began, ended, run["move"], *why]
 
 
@@ -341,7 +343,7 @@ async def load_waiters(table: Table, rows: Sequence[Row]) -> None:
 
 async def load_past(table: Table, record: Record, lines: Mapping[tuple[str, str], Row]) -> None:
     beyond = ttl(table.clock.now() + LINE_RETENTION)
-    for number, worker, began, ended, move, error_type, error, traceback in record["runs"]:
+    for number, worker, began, ended, move, error_type, error, traceback, fingerprint, version in record["runs"]:
         words = {
             "PK": history(record["id"]),
             "SK": f"run#{number:012d}",  # later runs have higher tokens
@@ -352,9 +354,13 @@ async def load_past(table: Table, record: Record, lines: Mapping[tuple[str, str]
             "error_type": error_type,
             "last_error": error,
             "traceback": traceback,
+            "fingerprint": fingerprint,
+            "version": version,
             "ttl": beyond,
         }
         await table.put(put(words))
+    for known in {run[-2] for run in record["runs"]} - {None}:
+        await table.put(put(entry_of(known, record["id"], table.shards, table.clock.now() + LINE_RETENTION)))
     for step in record["steps"]:
         await table.put(put_item(steps.to_item(record["id"], Step(*step))))
     for operation, action in record["by_hand"]:
@@ -441,7 +447,7 @@ async def load_key(table: Table, record: Record) -> str | None:
 async def load_document(table: Table, record: Record) -> str | None:
     where = Key(record["collection"], record["grp"], record["id"])
     same = {name: record[name] for name in ("data", "version", "due_at", "expires_at")}
-    await documents.register_collections(table, {where.collection})
+    await register_collections(table, {where.collection})
     _, request = documents.to_action(Write(where, **same, expected=ABSENT), table.clock.now())
     try:
         await table.put(request)

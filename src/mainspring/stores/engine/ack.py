@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from mainspring.clock import Millis
 from mainspring.errors import Failure, IllegalMove, WorkerCrashed
+from mainspring.fingerprint import fingerprint
 from mainspring.job import (
     FINISHED,
     KEEP_FOREVER,
@@ -61,6 +62,8 @@ class JobState:
     target_type: str | None
     target_id: str | None
     options: str | None
+    fingerprint: str | None
+    version: str | None  # of the code of the worker that runs it, or ran it last
     cancel_reason: str | None  # given with a request to cancel it, may be empty; None: there was no request
     status: Status = Status.RUNNING
     ref: Any = None  # only the store reads it, to find the job again
@@ -80,6 +83,8 @@ class Run(NamedTuple):
     error_type: str | None
     error: str | None
     traceback: str | None
+    fingerprint: str | None
+    version: str | None
 
 
 @dataclass(slots=True)
@@ -110,6 +115,7 @@ class Conclusion:
         }
         if self.failure is not None:
             changed |= {"error_type": self.failure.type, "error": self.failure.message}
+            changed["fingerprint"] = self.failure.fingerprint
         if self.finished_at is None:
             return changed | {"run_at": self.run_at}
         times = {"started_at": self.started_at, "finished_at": self.finished_at, "expires_at": self.expires_at}
@@ -145,7 +151,7 @@ def first_of_each(outcomes: Sequence[Outcome]) -> dict[Fence, Outcome]:
 def conclude(job: JobState, outcome: Outcome, now: Millis) -> Conclusion:
     """Return what the job becomes after this outcome of its run."""
     status = next_status(job, outcome)
-    failure = shortened(outcome.failure)
+    failure = shortened(outcome.failure, job.task)
     is_finished = status in FINISHED
     return Conclusion(
         status,
@@ -227,11 +233,13 @@ def expiry(job: JobState, status: Status, now: Millis) -> Millis:
     return min(KEEP_FOREVER, now + (job.keep_dead if status is Status.DEAD_LETTER else job.keep))
 
 
-def shortened(failure: Failure | None) -> Failure | None:
+def shortened(failure: Failure | None, task: str) -> Failure | None:
+    """Return the failure as stores keep it: shortened, and with a fingerprint."""
     if failure is None:
         return None
     message, traceback = shorten(failure.message, LONGEST_MESSAGE), shorten(failure.traceback)
-    return Failure(failure.type, storable(message), storable(traceback))
+    known = failure.fingerprint or fingerprint(task, failure.type, failure.place, failure.message)
+    return Failure(failure.type, storable(message), storable(traceback), known, storable(failure.place))
 
 
 def storable(text: str) -> str:
@@ -256,6 +264,7 @@ def run_of(job: JobState, outcome: Outcome, status: Status, failure: Failure | N
     if move is None:
         return None
     error_type, error, traceback = (failure.type, failure.message, failure.traceback) if failure else ("", "", "")
+    known = failure.fingerprint if failure else None
     return Run(
         job.worker or "",
         outcome.started_at or job.claimed_at,
@@ -264,6 +273,8 @@ def run_of(job: JobState, outcome: Outcome, status: Status, failure: Failure | N
         error_type or None,
         error or None,
         traceback or None,
+        known,
+        job.version,
     )
 
 
@@ -287,14 +298,17 @@ def recorded_as(outcome: Outcome, status: Status) -> Move | None:
 
 def crashed(job: JobState) -> Outcome:
     """Return the outcome of a run whose worker died."""
-    failure = Failure(WorkerCrashed.__name__, f"worker {job.worker} died while it held the job")
+    kind, message = WorkerCrashed.__name__, f"worker {job.worker} died while it held the job"
+    failure = Failure(kind, message, fingerprint=fingerprint(job.task, kind, "", "worker died"))
     return Outcome(job.id, job.token, Move.CRASH, job.claimed_at, failure=failure, ref=job.ref)
 
 
 def stalled(job: JobState, after_stall: AfterStall) -> Outcome:
     """Return the outcome of a run that lasted longer than its timeout and grace."""
     message = f"still running on {job.worker} after its timeout of {job.timeout / 1000:g} s and the grace"
-    failure, attempt = Failure(TimeoutError.__name__, message), job.attempts + 1
+    kind = TimeoutError.__name__
+    failure = Failure(kind, message, fingerprint=fingerprint(job.task, kind, "", "still running after its timeout"))
+    attempt = job.attempts + 1
     run = StalledRun(job.id, job.task, job.queue, attempt, job.options)
     delay = after_stall(run) if attempt < job.max_attempts else None
     move = Move.DEAD if delay is None else Move.RETRY

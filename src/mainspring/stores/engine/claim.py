@@ -13,11 +13,12 @@ from mainspring.stores.protocol import EVERY_QUEUE, Halt, Want
 SMALLEST_SHARED_CLAIM = 4  # jobs; smaller claims are not divided among starving levels, see `shares`
 
 
-def claimed(worker: str, now: Millis) -> dict[str, Any]:
+def claimed(worker: str, version: str, now: Millis) -> dict[str, Any]:
     """Return the columns of a job that a worker claims now. Its token grows by one."""
     return {
         "status": Status.RUNNING,
         "worker": worker,
+        "version": version or None,
         "claimed_at": now,
         "progress": None,
         "note": None,

@@ -23,7 +23,11 @@ ENDS: Mapping[Status, ChangeKind] = {
     Status.RETRYING: ChangeKind.RETRYING,
     Status.SUSPENDED: ChangeKind.SUSPENDED,
 }
-COLLECTIONS = {"schedules": ChangeKind.SCHEDULE, "breakers": ChangeKind.BREAKER}
+COLLECTIONS = {
+    "schedules": ChangeKind.SCHEDULE,
+    "breakers": ChangeKind.BREAKER,
+    "failures": ChangeKind.FAILURE_GROUP,
+}
 
 Place = tuple[str, str]
 """A queue and a task: an entry lists jobs of one place."""
@@ -106,6 +110,7 @@ def data_of_end(job: JobState, kind: ChangeKind, conclusion: Conclusion) -> Data
     data: dict[str, Any] = {"worker": worker, "attempt": conclusion.attempts, "max_attempts": job.max_attempts}
     if conclusion.failure is not None:
         data |= {"error_type": conclusion.failure.type, "error": conclusion.failure.message[:LONGEST_TEXT]}
+        data["fingerprint"] = conclusion.failure.fingerprint
     if conclusion.reason:
         data["reason"] = conclusion.reason[:LONGEST_TEXT]
     if conclusion.finished_at is None:

@@ -21,6 +21,7 @@ from mainspring.stores.engine.ack import (
 )
 from mainspring.stores.feed import JobRef
 from mainspring.stores.postgres import arrays, steps
+from mainspring.stores.postgres.failures import note_failures
 from mainspring.stores.postgres.insertion import insert_jobs
 from mainspring.stores.postgres.rows import LIVE_STATE, is_id, to_state
 from mainspring.stores.postgres.transaction import Transaction
@@ -47,6 +48,7 @@ GOING = {
     "reasons": "text",
     "error_types": "text",
     "errors": "text",
+    "fingerprints": "text",
 }
 RESCHEDULE = f"SELECT {{s}}.reschedule({arrays.casts(GOING)})"
 ENDED = {
@@ -60,6 +62,7 @@ ENDED = {
     "reasons": "text",
     "error_types": "text",
     "errors": "text",
+    "fingerprints": "text",
     "results": "text",
 }
 FINISH = f"SELECT {{s}}.finish({arrays.casts(ENDED)})"
@@ -72,6 +75,8 @@ RECORDED = {
     "error_types": "text",
     "errors": "text",
     "tracebacks": "text",
+    "fingerprints": "text",
+    "versions": "text",
 }
 RECORD = f"SELECT {{s}}.record_attempts({arrays.casts(RECORDED)})"
 
@@ -107,7 +112,7 @@ def all_plain(outcomes: Sequence[Outcome]) -> bool:
 
 
 def is_plain(outcome: Outcome) -> bool:
-    return outcome.move is Move.DONE and not outcome.follow_ups and not outcome.steps
+    return outcome.move is Move.DONE and not (outcome.follow_ups or outcome.steps or outcome.recovers)
 
 
 async def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[Fence, bool]:
@@ -145,6 +150,7 @@ async def write(transaction: Transaction, ended: Sequence[tuple[JobState, Outcom
     concluded = [(job, conclusion) for (job, _), conclusion in zip(ended, conclusions, strict=True)]
     outcomes = [outcome for _, outcome in ended]
     await transaction.record(feed.ended(concluded, outcomes))
+    await note_failures(transaction, concluded)
     await reschedule(transaction, [pair for pair in concluded if pair[1].status not in FINISHED])
     await record(transaction, [(job.id, end.run) for job, end in concluded if end.run is not None])
     await finish(transaction, [pair for pair in concluded if pair[1].status in FINISHED])
@@ -176,6 +182,7 @@ def rescheduled_row(job: JobState, conclusion: Conclusion) -> Row:
         conclusion.reason,
         conclusion.failure.type if conclusion.failure else None,
         conclusion.failure.message if conclusion.failure else None,
+        conclusion.failure.fingerprint if conclusion.failure else None,
     )
 
 

@@ -28,21 +28,21 @@ from mainspring.stores.tables import NEVER
 
 CONTENDED_RETRY: Millis = 5  # after this time other workers have finished claiming due jobs that this one did not get
 LOOK_AND_TAKE = """
-SELECT * FROM {s}.take(%(worker)s, %(claim)s, %(queues)s::text[], NULL, %(since)s::bigint[], NULL, NULL, NULL, %(room)s,
-                       %(tasks)s::jsonb, {now}, %(stall_grace)s)
+SELECT * FROM {s}.take(%(worker)s, %(version)s, %(claim)s, %(queues)s::text[], NULL, %(since)s::bigint[], NULL, NULL,
+                       NULL, %(room)s, %(tasks)s::jsonb, {now}, %(stall_grace)s)
 """
 TAKE = """
-SELECT * FROM {s}.take(%(worker)s, %(claim)s, %(queues)s::text[], %(priorities)s::smallint[], %(since)s::bigint[],
-                       %(most)s::integer[], %(wants)s::integer[], %(rooms)s::integer[], %(room)s, %(tasks)s::jsonb,
-                       %(at)s, %(stall_grace)s)
+SELECT * FROM {s}.take(%(worker)s, %(version)s, %(claim)s, %(queues)s::text[], %(priorities)s::smallint[],
+                       %(since)s::bigint[], %(most)s::integer[], %(wants)s::integer[], %(rooms)s::integer[], %(room)s,
+                       %(tasks)s::jsonb, %(at)s, %(stall_grace)s)
 """
 TAKE_MIXED = """
-SELECT * FROM {s}.take_mixed(%(worker)s, %(claim)s, %(queues)s::text[], %(priorities)s::smallint[], %(lines)s::jsonb,
-                             %(most)s::integer[], %(wants)s::integer[], %(rooms)s::integer[], %(room)s,
-                             %(tasks)s::jsonb, %(at)s, %(stall_grace)s)
+SELECT * FROM {s}.take_mixed(%(worker)s, %(version)s, %(claim)s, %(queues)s::text[], %(priorities)s::smallint[],
+                             %(lines)s::jsonb, %(most)s::integer[], %(wants)s::integer[], %(rooms)s::integer[],
+                             %(room)s, %(tasks)s::jsonb, %(at)s, %(stall_grace)s)
 """
 TAKE_SUSPECT = """
-SELECT * FROM {s}.take_suspect(%(worker)s, %(claim)s, %(queues)s, %(of_tasks)s, %(at)s, %(stall_grace)s)
+SELECT * FROM {s}.take_suspect(%(worker)s, %(version)s, %(claim)s, %(queues)s, %(of_tasks)s, %(at)s, %(stall_grace)s)
 """
 PUT_ASIDE = """
 SELECT {s}.put_aside(%(queues)s::text[], %(priorities)s::smallint[], %(tasks)s::jsonb, %(look)s, %(most)s, {now})
@@ -64,6 +64,7 @@ class ClaimRequest:
     stall_grace: Millis
     patience: Millis
     turn: int  # number of the claim: gives starving levels their share of small claims, and identifies lost claims
+    version: str | None = None  # of the worker's code
 
     @property
     def known(self) -> str | None:
@@ -157,6 +158,7 @@ async def look(transaction: Transaction, request: ClaimRequest, water: LowWater)
     rows = await transaction.rows(
         LOOK_AND_TAKE,
         worker=request.worker,
+        version=request.version,
         claim=request.turn,
         queues=named,
         since=arrays.of_plain(begin for of_levels in begins.values() for begin in of_levels) if begins else None,
@@ -261,6 +263,7 @@ async def take_waiting(
         TAKE_MIXED if any(lines) else TAKE,
         **parts,
         worker=request.worker,
+        version=request.version,
         claim=request.turn,
         queues=[level.queue for _, level, _ in chosen],
         priorities=arrays.of_plain(level.priority for _, level, _ in chosen),
@@ -284,6 +287,7 @@ async def take_suspect(
     return await transaction.rows(
         TAKE_SUSPECT,
         worker=request.worker,
+        version=request.version,
         claim=request.turn,
         queues=[queue for queue, _ in due],
         of_tasks=[task for _, task in due],

@@ -76,7 +76,7 @@ class Conditions:
             self.add("tags @> ?", list(where.tags))
 
     def _add_equalities(self, where: Filter) -> None:
-        for column in ("target_type", "target_id", "dedupe_key", "worker", "error_type"):
+        for column in ("target_type", "target_id", "dedupe_key", "worker", "error_type", "fingerprint"):
             if (value := getattr(where, column)) is not None:
                 self.add(f"{column} = ?", value)
 
@@ -167,10 +167,13 @@ async def count(transaction: Transaction, where: Filter) -> int:
 # -- history --------------------------------------------------------------------------------------
 
 ATTEMPTS = """
-SELECT number, worker, started_at, finished_at, move, error_type, error, traceback FROM {s}.attempts
+SELECT number, worker, started_at, finished_at, move, error_type, error, traceback, fingerprint, version
+FROM {s}.attempts
 WHERE job_id = %(id)s ORDER BY number
 """
-SUCCESS = f"SELECT worker, started_at, finished_at FROM {{s}}.archive WHERE id = %(id)s AND status = {COMPLETED}"
+SUCCESS = f"""
+SELECT worker, started_at, finished_at, version FROM {{s}}.archive WHERE id = %(id)s AND status = {COMPLETED}
+"""
 
 
 async def attempts(transaction: Transaction, job_id: str) -> list[Attempt]:
@@ -179,7 +182,8 @@ async def attempts(transaction: Transaction, job_id: str) -> list[Attempt]:
     history = [to_attempt(row) for row in await transaction.rows(ATTEMPTS, id=job_id)]
     success = await transaction.row(SUCCESS, id=job_id)
     if success:
-        history.append(to_attempt((len(history) + 1, *success, Move.DONE, None, None, None)))
+        *run, version = success
+        history.append(to_attempt((len(history) + 1, *run, Move.DONE, None, None, None, None, version)))
     return history
 
 

@@ -322,9 +322,11 @@ class PostgresStore:
         limit: int | None = None,
         solo: bool = False,
         tasks: frozenset[str] | None = None,
+        version: str = "",
     ) -> Claims:
         most = sum(want.limit for want in wants) if limit is None else limit
-        request = claims.ClaimRequest(worker, wants, most, solo, tasks, self.stall_grace, self.patience, turn=0)
+        bounds = self.stall_grace, self.patience
+        request = claims.ClaimRequest(worker, wants, most, solo, tasks, *bounds, turn=0, version=version or None)
         return await self._repeat_if_lost(lambda: self._claim_by_turn(request))
 
     async def _claim_by_turn(self, request: claims.ClaimRequest) -> Claims:

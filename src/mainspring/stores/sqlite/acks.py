@@ -26,6 +26,7 @@ from mainspring.stores.engine.ack import (
     storable,
 )
 from mainspring.stores.feed import ChangeKind, JobRef
+from mainspring.stores.sqlite.failures import note_failures
 from mainspring.stores.sqlite.insertion import PreparedJob, insert_jobs, prepare
 from mainspring.stores.sqlite.rows import HELD_STATE, archiving, to_state
 from mainspring.stores.sqlite.steps import put_steps
@@ -40,7 +41,7 @@ FROM outcome CROSS JOIN mainspring_jobs ON id = job_id AND token = job_token AND
 """
 ENDED = (
     "ended_seq, end_status, end_attempts, end_crashes, began_at, ended_at, end_expires_at, end_reason, end_error_type, "
-    "end_error, end_result"
+    "end_error, end_fingerprint, end_result"
 )
 ARCHIVE = f"""
 WITH ended({ENDED}) AS (VALUES {{values}})
@@ -52,6 +53,7 @@ WITH ended({ENDED}) AS (VALUES {{values}})
         reason="end_reason",
         error_type="coalesce(end_error_type, error_type)",
         error="iif(end_error_type IS NULL, error, end_error)",
+        fingerprint="coalesce(end_fingerprint, fingerprint)",
         started_at="began_at",
         finished_at="ended_at",
         expires_at="end_expires_at",
@@ -77,17 +79,21 @@ FROM (VALUES {{values}}) CROSS JOIN mainspring_jobs
 """
 RESCHEDULE = """
 WITH going(
-    going_seq, next_status, next_run_at, next_attempts, next_crashes, awaited, why, new_error_type, new_error
+    going_seq, next_status, next_run_at, next_attempts, next_crashes, awaited, why, new_error_type, new_error,
+    new_fingerprint
 ) AS (VALUES {values})
 UPDATE mainspring_jobs SET status = next_status, run_at = next_run_at, attempts = next_attempts, crashes = next_crashes,
                 waits_for = awaited, reason = why,
-                error_type = coalesce(new_error_type, error_type), error = iif(new_error_type IS NULL, error, new_error)
+                error_type = coalesce(new_error_type, error_type),
+                error = iif(new_error_type IS NULL, error, new_error),
+                fingerprint = coalesce(new_fingerprint, fingerprint)
 FROM going WHERE seq = going_seq
 """
 RECORD_RUNS = """
-INSERT INTO mainspring_attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback)
+INSERT INTO mainspring_attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback,
+                                 fingerprint, version)
 SELECT column1, (SELECT coalesce(max(number), 0) + 1 FROM mainspring_attempts WHERE job_id = column1), column2, column3,
-       column4, column5, column6, column7, column8
+       column4, column5, column6, column7, column8, column9, column10
 FROM (VALUES {values})
 """
 
@@ -108,6 +114,8 @@ class AckRequest:
         outcomes = list(outcomes)
         for outcome in outcomes:
             if outcome.move is not Move.DONE or outcome.follow_ups or outcome.steps or outcome.ref is None:
+                return cls(outcomes, None)
+            if outcome.recovers is not None:
                 return cls(outcomes, None)
         return cls(
             outcomes,
@@ -149,6 +157,7 @@ def write(transaction: Transaction, ended: Sequence[tuple[JobState, Outcome]]) -
         transaction.execute(*part)
     outcomes = [outcome for _, outcome in ended]
     transaction.record(feed.ended(concluded, outcomes))
+    note_failures(transaction, concluded)
     reschedule(transaction, [pair for pair in concluded if pair[1].status not in FINISHED])
     finish(transaction, [pair for pair in concluded if pair[1].status in FINISHED])
     put_steps(transaction, outcomes)
@@ -229,6 +238,7 @@ def rescheduled_row(job: JobState, conclusion: Conclusion) -> tuple[Any, ...]:
         conclusion.reason,
         conclusion.failure.type if conclusion.failure else None,
         conclusion.failure.message if conclusion.failure else None,
+        conclusion.failure.fingerprint if conclusion.failure else None,
     )
 
 

@@ -115,8 +115,9 @@ UPDATE mainspring_jobs SET aside = 1 WHERE seq IN (
 """
 # For speed, this states again what engine.claim.claimed decides; `waits_for` counts only while a job is suspended.
 TAKE = f"""
-UPDATE mainspring_jobs SET status = {RUNNING}, token = token + 1, worker = :worker, claimed_at = :now, aside = 0,
-                progress = NULL, note = NULL, deadline = iif(timeout > 0, :now + timeout + :stall_grace, {NEVER})
+UPDATE mainspring_jobs SET status = {RUNNING}, token = token + 1, worker = :worker, version = :version,
+                claimed_at = :now, aside = 0, progress = NULL, note = NULL,
+                deadline = iif(timeout > 0, :now + timeout + :stall_grace, {NEVER})
 WHERE seq IN (SELECT value FROM json_each(:seqs))
 """
 
@@ -131,6 +132,7 @@ class ClaimRequest:
     stall_grace: Millis
     patience: Millis
     turn: int  # number of this claim; decides when a small claim goes to a starving level, see `shares`
+    version: str | None = None  # of the worker's code
     max_set_aside: int = MAX_SET_ASIDE
 
 
@@ -279,7 +281,8 @@ def take(transaction: Transaction, request: ClaimRequest, taken: Taken, pick: st
     if request.tasks is not None and not request.tasks.issuperset(names):
         return None
     if number:
-        given = {"worker": request.worker, "now": now, "stall_grace": request.stall_grace, "seqs": seqs}
+        given = {"worker": request.worker, "version": request.version, "now": now, "seqs": seqs}
+        given["stall_grace"] = request.stall_grace
         transaction.execute(TAKE, given)
         lists = [(names[0], ids)] if len(names) == 1 and not targets else transaction.execute(STARTED, (seqs,))
         times = waits(transaction, names, seqs, number, due)

@@ -60,7 +60,7 @@ class Conditions:
             self.add(f"{column} IN (SELECT value FROM json_each(?))", json.dumps(choices))
 
     def _add_equalities(self, where: Filter) -> None:
-        for column in ("target_type", "target_id", "dedupe_key", "worker", "error_type"):
+        for column in ("target_type", "target_id", "dedupe_key", "worker", "error_type", "fingerprint"):
             if (value := getattr(where, column)) is not None:
                 self.add(f"{column} = ?", value)
 
@@ -165,17 +165,21 @@ def count(connection: sqlite3.Connection, where: Filter) -> int:
 # -- history --------------------------------------------------------------------------------------
 
 ATTEMPTS = """
-SELECT number, worker, started_at, finished_at, move, error_type, error, traceback FROM mainspring_attempts
+SELECT number, worker, started_at, finished_at, move, error_type, error, traceback, fingerprint, version
+FROM mainspring_attempts
 WHERE job_id = ? ORDER BY number
 """
-SUCCESS = f"SELECT worker, started_at, finished_at FROM mainspring_archive WHERE id = ? AND status = {COMPLETED}"
+SUCCESS = f"""
+SELECT worker, started_at, finished_at, version FROM mainspring_archive WHERE id = ? AND status = {COMPLETED}
+"""
 
 
 def attempts(connection: sqlite3.Connection, job_id: str) -> list[Attempt]:
     history = [to_attempt(row) for row in connection.execute(ATTEMPTS, (job_id,))]
     success = connection.execute(SUCCESS, (job_id,)).fetchone()
     if success:
-        history.append(to_attempt((len(history) + 1, *success, Move.DONE, None, None, None)))
+        *run, version = success
+        history.append(to_attempt((len(history) + 1, *run, Move.DONE, None, None, None, None, version)))
     return history
 
 

@@ -37,6 +37,8 @@ CREATE TABLE mainspring_jobs (
     note          TEXT,
     error_type    TEXT,                    -- of the last failure
     error         TEXT,
+    fingerprint   TEXT,                    -- of its failure group; it stays when the job is retried
+    version       TEXT,                    -- of the code of the worker that runs it, or ran it last
     payload       TEXT                     -- NULL: it is long, and stored in `mainspring_payloads`
 ) STRICT;
 
@@ -52,6 +54,7 @@ CREATE INDEX mainspring_jobs_to_wake ON mainspring_jobs (waits_for, priority, id
 CREATE INDEX mainspring_jobs_running ON mainspring_jobs (worker, deadline) WHERE status = 3;
 CREATE UNIQUE INDEX mainspring_jobs_dedupe ON mainspring_jobs (task, dedupe_key) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX mainspring_jobs_target ON mainspring_jobs (target_type, target_id) WHERE target_type IS NOT NULL;
+CREATE INDEX mainspring_jobs_failure ON mainspring_jobs (fingerprint, id) WHERE fingerprint IS NOT NULL;
 
 CREATE TABLE mainspring_archive (
     id            TEXT    NOT NULL PRIMARY KEY,
@@ -82,6 +85,8 @@ CREATE TABLE mainspring_archive (
     note          TEXT,
     error_type    TEXT,
     error         TEXT,
+    fingerprint   TEXT,
+    version       TEXT,
     payload       TEXT,
     result        TEXT                     -- JSON
 ) STRICT, WITHOUT ROWID;
@@ -90,6 +95,7 @@ CREATE INDEX mainspring_archive_expiry ON mainspring_archive (expires_at);
 CREATE INDEX mainspring_archive_failed ON mainspring_archive (status, id) WHERE status > 4;
 CREATE INDEX mainspring_archive_dedupe ON mainspring_archive (dedupe_key) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX mainspring_archive_target ON mainspring_archive (target_type, target_id) WHERE target_type IS NOT NULL;
+CREATE INDEX mainspring_archive_failure ON mainspring_archive (fingerprint, status, id) WHERE fingerprint IS NOT NULL;
 
 -- Long payloads. They are stored apart, so that neither a claim nor the move into the archive copies them.
 CREATE TABLE mainspring_payloads (
@@ -114,6 +120,8 @@ CREATE TABLE mainspring_attempts (
     error_type    TEXT,
     error         TEXT,
     traceback     TEXT,
+    fingerprint   TEXT,
+    version       TEXT,                    -- of the worker's code
     PRIMARY KEY (job_id, number)
 ) STRICT, WITHOUT ROWID;
 
@@ -249,7 +257,7 @@ SELECT id, task, queue,
        strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN status = 3 AND timeout > 0 THEN claimed_at + timeout END / 1000.0, 'unixepoch') AS timeout_at,
        NULL AS finished_at, NULL AS expires_at, attempts, max_attempts, crashes, token, worker,
        nullif(timeout, 0) / 1000.0 AS timeout, cancel, aside, waits_for, dedupe_key, target_type, target_id,
-       coalesce(tags, '[]') AS tags, options, reason, progress, note, error_type, error,
+       coalesce(tags, '[]') AS tags, options, reason, progress, note, error_type, error, fingerprint, version,
        coalesce(payload, (SELECT body FROM mainspring_payloads WHERE job_id = mainspring_jobs.id)) AS payload,
        NULL AS result, CASE WHEN keep < 4611686018427387904 THEN keep / 1000.0 END AS keep,
        CASE WHEN keep_dead < 4611686018427387904 THEN keep_dead / 1000.0 END AS keep_dead
@@ -263,7 +271,7 @@ SELECT id, task, queue, CASE status WHEN 4 THEN 'completed' WHEN 5 THEN 'dead_le
        strftime('%Y-%m-%dT%H:%M:%fZ', finished_at / 1000.0, 'unixepoch'),
        strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN expires_at < 4611686018427387904 THEN expires_at END / 1000.0, 'unixepoch'),
        attempts, max_attempts, crashes, token, worker, nullif(timeout, 0) / 1000.0, 0, 0, NULL, dedupe_key,
-       target_type, target_id, coalesce(tags, '[]'), options, reason, progress, note, error_type, error,
+       target_type, target_id, coalesce(tags, '[]'), options, reason, progress, note, error_type, error, fingerprint, version,
        coalesce(payload, (SELECT body FROM mainspring_payloads WHERE job_id = mainspring_archive.id)), result,
        CASE WHEN keep < 4611686018427387904 THEN keep / 1000.0 END,
        CASE WHEN keep_dead < 4611686018427387904 THEN keep_dead / 1000.0 END
@@ -273,13 +281,14 @@ FROM mainspring_archive;
 CREATE VIEW mainspring_all_attempts AS
 SELECT job_id, number, worker, strftime('%Y-%m-%dT%H:%M:%fZ', started_at / 1000.0, 'unixepoch') AS started_at,
        strftime('%Y-%m-%dT%H:%M:%fZ', finished_at / 1000.0, 'unixepoch') AS finished_at,
-       (finished_at - started_at) / 1000.0 AS duration, move, error_type, error, traceback
+       (finished_at - started_at) / 1000.0 AS duration, move, error_type, error, traceback,
+       fingerprint, version
 FROM mainspring_attempts
 UNION ALL
 SELECT id, 1 + (SELECT coalesce(max(number), 0) FROM mainspring_attempts WHERE job_id = mainspring_archive.id), worker,
        strftime('%Y-%m-%dT%H:%M:%fZ', started_at / 1000.0, 'unixepoch'),
        strftime('%Y-%m-%dT%H:%M:%fZ', finished_at / 1000.0, 'unixepoch'),
-       (finished_at - started_at) / 1000.0, 'done', NULL, NULL, NULL
+       (finished_at - started_at) / 1000.0, 'done', NULL, NULL, NULL, NULL, version
 FROM mainspring_archive WHERE status = 4;
 
 CREATE VIEW mainspring_all_steps AS

@@ -135,10 +135,12 @@ class SqlStore(ABC):
         limit: int | None = None,
         solo: bool = False,
         tasks: frozenset[str] | None = None,
+        version: str = "",
     ) -> Claims:
         self._turn += 1
         most = sum(want.limit for want in wants) if limit is None else limit
-        request = claims.ClaimRequest(worker, wants, most, solo, tasks, self.stall_grace, self.patience, self._turn)
+        bounds = self.stall_grace, self.patience
+        request = claims.ClaimRequest(worker, wants, most, solo, tasks, *bounds, self._turn, version or None)
         return (await self._claim(request)).claims()
 
     async def _claim(self, request: claims.ClaimRequest) -> claims.Taken:

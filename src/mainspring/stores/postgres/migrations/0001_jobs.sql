@@ -34,6 +34,8 @@ CREATE TABLE {schema}.jobs (
     note          text,
     error_type    text,
     error         text,
+    fingerprint   text,
+    version       text,
     payload       text     NOT NULL,
     waits_for     text COLLATE "C"
 ) WITH (
@@ -61,6 +63,8 @@ COMMENT ON COLUMN {schema}.jobs.timeout IS 'in ms; 0 means none';
 COMMENT ON COLUMN {schema}.jobs.keep IS 'for how many ms the job is kept once it is completed or cancelled';
 COMMENT ON COLUMN {schema}.jobs.keep_dead IS 'for how many ms the job is kept as a dead letter';
 COMMENT ON COLUMN {schema}.jobs.cancel IS 'whether the running job was asked to stop';
+COMMENT ON COLUMN {schema}.jobs.fingerprint IS 'of its failure group; it stays when the job is retried';
+COMMENT ON COLUMN {schema}.jobs.version IS 'of the code of the worker that runs it, or ran it last';
 COMMENT ON COLUMN {schema}.jobs.options IS 'JSON for the worker: the job''s own retry policy and isolation';
 COMMENT ON COLUMN {schema}.jobs.payload IS 'JSON: the task''s arguments';
 COMMENT ON COLUMN {schema}.jobs.waits_for IS
@@ -69,6 +73,7 @@ COMMENT ON COLUMN {schema}.jobs.waits_for IS
 CREATE INDEX jobs_waiting ON {schema}.jobs (queue, priority, run_at, id) WHERE status < 3 AND crashes = 0 AND NOT aside;
 CREATE INDEX jobs_suspect ON {schema}.jobs (queue, task, run_at, id) WHERE status < 3 AND crashes > 0;
 CREATE INDEX jobs_aside ON {schema}.jobs (queue, task, priority, run_at, id) WHERE status < 3 AND crashes = 0 AND aside;
+CREATE INDEX jobs_failure ON {schema}.jobs (fingerprint, id) WHERE fingerprint IS NOT NULL;
 CREATE INDEX jobs_running ON {schema}.jobs (worker, deadline) WHERE status = 3;
 CREATE INDEX jobs_to_wake ON {schema}.jobs (waits_for, priority, id) WHERE waits_for IS NOT NULL;
 CREATE UNIQUE INDEX jobs_dedupe ON {schema}.jobs (dedupe_key, task) WHERE dedupe_key IS NOT NULL;
@@ -112,6 +117,8 @@ CREATE TABLE {schema}.archive (
     note          text,
     error_type    text,
     error         text,
+    fingerprint   text,
+    version       text,
     payload       text     NOT NULL,
     result        text,
     PRIMARY KEY (id, drop_day)
@@ -130,6 +137,7 @@ CREATE INDEX archive_short_expiry ON {schema}.archive_short (expires_at);
 CREATE INDEX archive_failed ON {schema}.archive (status, id) WHERE status > 4;
 CREATE INDEX archive_dedupe ON {schema}.archive (dedupe_key) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX archive_target ON {schema}.archive (target_type, target_id, id) WHERE target_type IS NOT NULL;
+CREATE INDEX archive_failure ON {schema}.archive (fingerprint, status, id) WHERE fingerprint IS NOT NULL;
 CREATE INDEX archive_tags ON {schema}.archive USING gin (tags) WHERE tags IS NOT NULL;
 
 CREATE FUNCTION {schema}.drop_day(keep bigint, at bigint) RETURNS integer LANGUAGE sql IMMUTABLE AS $$
@@ -149,6 +157,8 @@ CREATE TABLE {schema}.attempts (
     error_type    text,
     error         text,
     traceback     text,
+    fingerprint   text,
+    version       text,
     PRIMARY KEY (job_id, number)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000); -- retention deletes many at a time
 COMMENT ON TABLE {schema}.attempts IS
@@ -410,7 +420,7 @@ SELECT id, task, queue, (ARRAY['pending', 'retrying', 'suspended', 'running'])[s
        NULL::timestamptz AS finished_at, NULL::timestamptz AS expires_at, attempts, max_attempts, crashes, token,
        worker, nullif(timeout, 0) * interval '1 millisecond' AS timeout, cancel, aside, waits_for, dedupe_key,
        target_type, target_id, coalesce(tags, '{}'::text[]) AS tags, options::json AS options, reason, progress,
-       note, error_type, error, payload::json AS payload, NULL::json AS result,
+       note, error_type, error, fingerprint, version, payload::json AS payload, NULL::json AS result,
        CASE WHEN keep < 4611686018427387904 THEN keep * interval '1 millisecond' END AS keep,
        CASE WHEN keep_dead < 4611686018427387904 THEN keep_dead * interval '1 millisecond' END AS keep_dead
 FROM {schema}.jobs
@@ -422,7 +432,7 @@ SELECT id, task, queue, (ARRAY['completed', 'dead_letter', 'cancelled'])[status 
        to_timestamp(CASE WHEN expires_at < 4611686018427387904 THEN expires_at END / 1000.0), attempts,
        max_attempts, crashes, token, worker, nullif(timeout, 0) * interval '1 millisecond', false, false,
        NULL::text, dedupe_key, target_type, target_id, coalesce(tags, '{}'::text[]), options::json, reason,
-       progress, note, error_type, error, payload::json, result::json,
+       progress, note, error_type, error, fingerprint, version, payload::json, result::json,
        CASE WHEN keep < 4611686018427387904 THEN keep * interval '1 millisecond' END,
        CASE WHEN keep_dead < 4611686018427387904 THEN keep_dead * interval '1 millisecond' END
 FROM {schema}.archive;
@@ -431,12 +441,12 @@ COMMENT ON VIEW {schema}.all_jobs IS 'All jobs, live and finished, with readable
 CREATE VIEW {schema}.all_attempts AS
 SELECT job_id, number, worker, to_timestamp(started_at / 1000.0) AS started_at,
        to_timestamp(finished_at / 1000.0) AS finished_at, (finished_at - started_at) * interval '1 millisecond' AS duration,
-       move, error_type, error, traceback
+       move, error_type, error, traceback, fingerprint, version
 FROM {schema}.attempts
 UNION ALL
 SELECT id, 1 + (SELECT coalesce(max(number), 0) FROM {schema}.attempts WHERE job_id = archive.id), worker,
        to_timestamp(started_at / 1000.0), to_timestamp(finished_at / 1000.0),
-       (finished_at - started_at) * interval '1 millisecond', 'done', NULL, NULL, NULL
+       (finished_at - started_at) * interval '1 millisecond', 'done', NULL, NULL, NULL, NULL, version
 FROM {schema}.archive WHERE status = 4;
 COMMENT ON VIEW {schema}.all_attempts IS 'Each run of a job, also the successful one.';
 
@@ -563,12 +573,12 @@ COMMENT ON FUNCTION {schema}.look IS 'Returns when the first waiting jobs of que
 -- All claims share the lock. A halt takes it exclusively, so nothing starts after it. Jobs are locked FOR NO KEY UPDATE:
 -- a transaction that is about to wait for the job's end (wakeups.py) does not conflict, and the job is not skipped.
 CREATE FUNCTION {schema}.take(
-    worker_ text, claim_ bigint, queues text[], priorities smallint[], since bigint[], most integer[], wants integer[],
+    worker_ text, version_ text, claim_ bigint, queues text[], priorities smallint[], since bigint[], most integer[], wants integer[],
     rooms integer[], room integer, tasks jsonb, at bigint, stall_grace bigint
 ) RETURNS TABLE (
     id_ text, token_ bigint, task_ text, queue_ text, payload_ text, priority_ smallint, attempts_ integer,
     max_attempts_ integer, crashes_ integer, timeout_ bigint, run_at_ bigint, created_at_ bigint, dedupe_key_ text,
-    target_type_ text, target_id_ text, tags_ text[], options_ text
+    target_type_ text, target_id_ text, tags_ text[], options_ text, fingerprint_ text
 ) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
 SET jit = off -- before PostgreSQL 18 disabled plans count as very expensive, and expensive plans are JIT-compiled
@@ -613,12 +623,13 @@ BEGIN
                 ORDER BY run_at, id LIMIT least(most[i], rooms[wants[i]], room) FOR NO KEY UPDATE SKIP LOCKED
             ), taken AS (
                 UPDATE {schema}.jobs AS j
-                SET status = 3, token = j.token + 1, worker = worker_, claim = claim_, claimed_at = at, progress = NULL,
-                    note = NULL, waits_for = NULL,
+                SET status = 3, token = j.token + 1, worker = worker_, version = version_, claim = claim_, claimed_at = at,
+                    progress = NULL, note = NULL, waits_for = NULL,
                     deadline = CASE WHEN j.timeout > 0 THEN at + j.timeout + stall_grace ELSE 4611686018427387904 END
                 FROM picked WHERE j.ctid = picked.place AND picked.known
                 RETURNING j.id, j.token, j.task, j.payload, j.attempts, j.max_attempts, j.crashes, j.timeout, j.run_at,
-                          j.created_at, j.dedupe_key, j.target_type, j.target_id, j.tags, j.options, picked.status AS was
+                          j.created_at, j.dedupe_key, j.target_type, j.target_id, j.tags, j.options, j.fingerprint,
+                          picked.status AS was
             ), counted AS (
                 INSERT INTO {schema}.counts (queue, status, n)
                 SELECT queues[i], change.status, change.n
@@ -636,11 +647,11 @@ BEGIN
                 GROUP BY task
             )
             (SELECT id::text, token, task, queues[i], payload, priorities[i], attempts, max_attempts, crashes, timeout,
-                    run_at, created_at, dedupe_key, target_type, target_id, tags, options
+                    run_at, created_at, dedupe_key, target_type, target_id, tags, options, fingerprint
              FROM taken ORDER BY run_at, id)
             UNION ALL
             SELECT NULL, NULL, task, queues[i], NULL, priorities[i], NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-                   NULL
+                   NULL, NULL
             FROM picked WHERE NOT known GROUP BY task;
         GET DIAGNOSTICS taken = ROW_COUNT;
         room := room - taken;
@@ -650,11 +661,11 @@ END $$;
 
 -- Claims jobs of one queue that the caller has chosen and locked.
 CREATE FUNCTION {schema}.take_locked(
-    worker_ text, claim_ bigint, ids uuid[], at bigint, stall_grace bigint
+    worker_ text, version_ text, claim_ bigint, ids uuid[], at bigint, stall_grace bigint
 ) RETURNS TABLE (
     id_ text, token_ bigint, task_ text, queue_ text, payload_ text, priority_ smallint, attempts_ integer,
     max_attempts_ integer, crashes_ integer, timeout_ bigint, run_at_ bigint, created_at_ bigint, dedupe_key_ text,
-    target_type_ text, target_id_ text, tags_ text[], options_ text
+    target_type_ text, target_id_ text, tags_ text[], options_ text, fingerprint_ text
 ) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
 SET jit = off
@@ -665,8 +676,8 @@ BEGIN
             SELECT ctid AS place, status FROM {schema}.jobs WHERE id = ANY(ids)
         ), taken AS (
             UPDATE {schema}.jobs AS j
-            SET status = 3, token = j.token + 1, worker = worker_, claim = claim_, claimed_at = at, progress = NULL,
-                note = NULL, waits_for = NULL, aside = false,
+            SET status = 3, token = j.token + 1, worker = worker_, version = version_, claim = claim_, claimed_at = at,
+                progress = NULL, note = NULL, waits_for = NULL, aside = false,
                 deadline = CASE WHEN j.timeout > 0 THEN at + j.timeout + stall_grace ELSE 4611686018427387904 END
             FROM picked WHERE j.ctid = picked.place
             RETURNING j.*, picked.status AS was
@@ -687,16 +698,16 @@ BEGIN
             GROUP BY queue, task
         )
         SELECT id::text, token, task, queue, payload, priority, attempts, max_attempts, crashes, timeout, run_at,
-               created_at, dedupe_key, target_type, target_id, tags, options
+               created_at, dedupe_key, target_type, target_id, tags, options, fingerprint
         FROM taken ORDER BY run_at, id;
 END $$;
 
 CREATE FUNCTION {schema}.take_suspect(
-    worker_ text, claim_ bigint, queues text[], tasks text[], at bigint, stall_grace bigint
+    worker_ text, version_ text, claim_ bigint, queues text[], tasks text[], at bigint, stall_grace bigint
 ) RETURNS TABLE (
     id_ text, token_ bigint, task_ text, queue_ text, payload_ text, priority_ smallint, attempts_ integer,
     max_attempts_ integer, crashes_ integer, timeout_ bigint, run_at_ bigint, created_at_ bigint, dedupe_key_ text,
-    target_type_ text, target_id_ text, tags_ text[], options_ text
+    target_type_ text, target_id_ text, tags_ text[], options_ text, fingerprint_ text
 ) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
 SET jit = off
@@ -705,7 +716,7 @@ BEGIN
     PERFORM pg_advisory_xact_lock_shared(hashtextextended('{schema} halts', 0));
     FOR i IN 1 .. cardinality(queues) LOOP
         CONTINUE WHEN {schema}.stands_still(queues[i], at);
-        RETURN QUERY SELECT * FROM {schema}.take_locked(worker_, claim_, ARRAY(
+        RETURN QUERY SELECT * FROM {schema}.take_locked(worker_, version_, claim_, ARRAY(
             SELECT id FROM {schema}.jobs
             WHERE queue = queues[i] AND task = tasks[i] AND run_at <= at AND status < 3 AND crashes > 0
             ORDER BY run_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED), at, stall_grace);
@@ -716,12 +727,12 @@ END $$;
 -- The same as take, for levels of which some jobs were set aside: `lines` has the tasks of those jobs for each level. Both
 -- kinds are taken in one order. It skips a level that begins with jobs of tasks not given: those are set aside first.
 CREATE FUNCTION {schema}.take_mixed(
-    worker_ text, claim_ bigint, queues text[], priorities smallint[], lines jsonb, most integer[], wants integer[],
+    worker_ text, version_ text, claim_ bigint, queues text[], priorities smallint[], lines jsonb, most integer[], wants integer[],
     rooms integer[], room integer, tasks jsonb, at bigint, stall_grace bigint
 ) RETURNS TABLE (
     id_ text, token_ bigint, task_ text, queue_ text, payload_ text, priority_ smallint, attempts_ integer,
     max_attempts_ integer, crashes_ integer, timeout_ bigint, run_at_ bigint, created_at_ bigint, dedupe_key_ text,
-    target_type_ text, target_id_ text, tags_ text[], options_ text
+    target_type_ text, target_id_ text, tags_ text[], options_ text, fingerprint_ text
 ) LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
 SET jit = off
@@ -757,11 +768,11 @@ BEGIN
         IF strange <> '{}' THEN
             RETURN QUERY SELECT NULL::text, NULL::bigint, name, queues[i], NULL::text, priorities[i], NULL::integer,
                                 NULL::integer, NULL::integer, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::text,
-                                NULL::text, NULL::text[], NULL::text
+                                NULL::text, NULL::text[], NULL::text, NULL::text
                          FROM unnest(strange) AS name;
             CONTINUE;
         END IF;
-        RETURN QUERY SELECT * FROM {schema}.take_locked(worker_, claim_, ids, at, stall_grace);
+        RETURN QUERY SELECT * FROM {schema}.take_locked(worker_, version_, claim_, ids, at, stall_grace);
         GET DIAGNOSTICS taken = ROW_COUNT;
         room := room - taken;
         rooms[wants[i]] := rooms[wants[i]] - taken;
@@ -909,7 +920,7 @@ BEGIN
         SELECT id, task, queue, 4, priority, run_at, attempts + 1, max_attempts, crashes, token, worker,
                coalesce(began, claimed_at), at, least(4611686018427387904, at + keep), {schema}.drop_day(keep, at), timeout,
                created_at, keep, keep_dead, dedupe_key, target_type, target_id, tags, options, '', progress, note,
-               error_type, error, payload, result
+               error_type, error, fingerprint, version, payload, result
         FROM gone
     ), counted AS (
         INSERT INTO {schema}.counts (queue, status, n)
@@ -951,7 +962,7 @@ COMMENT ON FUNCTION {schema}.held IS 'Locks and returns the jobs that run under 
 
 CREATE FUNCTION {schema}.reschedule(
     ids uuid[], statuses smallint[], times bigint[], attempts_ integer[], crashes_ integer[], keys text[], reasons text[],
-    error_types text[], errors text[]
+    error_types text[], errors text[], fingerprints text[]
 ) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -960,16 +971,18 @@ BEGIN
     UPDATE {schema}.jobs AS j
     SET status = going.status, run_at = going.run_at, attempts = going.attempts, crashes = going.crashes,
         waits_for = going.key, reason = going.reason, error_type = coalesce(going.error_type, j.error_type),
-        error = CASE WHEN going.error_type IS NULL THEN j.error ELSE going.error END
-    FROM unnest(ids, statuses, times, attempts_, crashes_, keys, reasons, error_types, errors)
-        AS going(id, status, run_at, attempts, crashes, key, reason, error_type, error)
+        error = CASE WHEN going.error_type IS NULL THEN j.error ELSE going.error END,
+        fingerprint = coalesce(going.fingerprint, j.fingerprint)
+    FROM unnest(ids, statuses, times, attempts_, crashes_, keys, reasons, error_types, errors, fingerprints)
+        AS going(id, status, run_at, attempts, crashes, key, reason, error_type, error, fingerprint)
     WHERE j.id = ANY (ids) AND j.id = going.id;
 END $$;
 COMMENT ON FUNCTION {schema}.reschedule IS 'Ends runs of jobs that are not finished and wait for their next run.';
 
 CREATE FUNCTION {schema}.finish(
     ids uuid[], statuses smallint[], attempts_ integer[], crashes_ integer[], began_at bigint[], ended_at bigint[],
-    expiries bigint[], reasons text[], error_types text[], errors text[], results text[]
+    expiries bigint[], reasons text[], error_types text[], errors text[], fingerprints text[],
+    results text[]
 ) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -977,34 +990,36 @@ AS $$
 BEGIN
     WITH ended AS (
         SELECT * FROM unnest(ids, statuses, attempts_, crashes_, began_at, ended_at, expiries, reasons, error_types, errors,
-                             results)
+                             fingerprints, results)
             AS ended(id, end_status, end_attempts, end_crashes, began, ended, expiry, end_reason, end_error_type, end_error,
-                     result)
+                     end_fingerprint, result)
     ), gone AS (
         DELETE FROM {schema}.jobs AS j USING ended WHERE j.id = ANY (ids) AND j.id = ended.id
         RETURNING j.*, end_status, end_attempts, end_crashes, began, ended.ended, expiry, end_reason, end_error_type,
-                  end_error, result
+                  end_error, end_fingerprint, result
     )
     INSERT INTO {schema}.archive
     SELECT id, task, queue, end_status, priority, run_at, end_attempts, max_attempts, end_crashes, token, worker, began,
            ended, expiry, {schema}.drop_day(expiry - ended, ended), timeout, created_at, keep, keep_dead, dedupe_key,
            target_type, target_id, tags, options, end_reason, progress, note, coalesce(end_error_type, error_type),
-           CASE WHEN end_error_type IS NULL THEN error ELSE end_error END, payload, result
+           CASE WHEN end_error_type IS NULL THEN error ELSE end_error END, coalesce(end_fingerprint, fingerprint), version,
+           payload, result
     FROM gone;
 END $$;
 COMMENT ON FUNCTION {schema}.finish IS 'Moves finished jobs to the archive.';
 
 CREATE FUNCTION {schema}.record_attempts(
     ids uuid[], workers text[], began_at bigint[], ended_at bigint[], moves text[], error_types text[], errors text[],
-    tracebacks text[]
+    tracebacks text[], fingerprints text[], versions text[]
 ) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 BEGIN
-    INSERT INTO {schema}.attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback)
+    INSERT INTO {schema}.attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback,
+                                   fingerprint, version)
     SELECT run.id, coalesce((SELECT max(number) FROM {schema}.attempts WHERE job_id = run.id), 0) + 1, run.worker, run.began,
-           run.ended, run.move, run.error_type, run.error, run.traceback
-    FROM unnest(ids, workers, began_at, ended_at, moves, error_types, errors, tracebacks)
-        AS run(id, worker, began, ended, move, error_type, error, traceback);
+           run.ended, run.move, run.error_type, run.error, run.traceback, run.fingerprint, run.version
+    FROM unnest(ids, workers, began_at, ended_at, moves, error_types, errors, tracebacks, fingerprints, versions)
+        AS run(id, worker, began, ended, move, error_type, error, traceback, fingerprint, version);
 END $$;
 COMMENT ON FUNCTION {schema}.record_attempts IS 'Adds a run to the history of each of these jobs.';

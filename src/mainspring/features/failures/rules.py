@@ -1,0 +1,109 @@
+"""How a failure group changes: by failures, by recoveries and by hand. Without I/O."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+from mainspring.clock import Millis, to_datetime
+from mainspring.features.failures.group import FailureGroup, GroupState
+from mainspring.stores.engine.failures import FailureNote
+
+MAX_VERSIONS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class GroupData:
+    """A group as its document has it. Times are milliseconds."""
+
+    fingerprint: str
+    task: str
+    error_type: str
+    place: str
+    message: str
+    job_id: str
+    first_seen: Millis
+    last_seen: Millis
+    count: int = 0
+    versions: tuple[str, ...] = ()
+    state: GroupState = GroupState.OPEN
+    note: str = ""
+    actor: str = ""
+    changed_at: Millis | None = None
+    automatic: bool = False
+    until: Millis | None = None
+    reopened: int = 0
+    reopened_at: Millis | None = None
+    reopened_version: str = ""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    def state_at(self, now: Millis) -> GroupState:
+        """Return the state. A mute ends by itself."""
+        over = self.state is GroupState.MUTED and self.until is not None and self.until <= now
+        return GroupState.OPEN if over else self.state
+
+    def shown(self, now: Millis, *, dead: int = 0, traceback: str = "") -> FailureGroup:
+        values = {name: getattr(self, name) for name in self.__slots__}
+        for name in ("first_seen", "last_seen", "changed_at", "until", "reopened_at"):
+            values[name] = None if values[name] is None else to_datetime(values[name])
+        return FailureGroup(**values | {"state": self.state_at(now), "dead": dead, "traceback": traceback})
+
+
+def from_json(text: str) -> GroupData:
+    """Make a group from its document. Fields of newer versions are left out."""
+    values = {name: value for name, value in json.loads(text).items() if name in GroupData.__slots__}
+    return GroupData(**values | {"versions": tuple(values["versions"]), "state": GroupState(values["state"])})
+
+
+def failed(group: GroupData | None, note: FailureNote) -> GroupData:
+    """Add failures to a group. A group that was resolved before they happened is open again."""
+    if group is None:
+        group = GroupData(
+            note.fingerprint, note.task, note.error_type, note.place, note.message, note.job_id, note.at, note.at
+        )
+    group = replace(
+        group,
+        count=group.count + note.count,
+        first_seen=min(group.first_seen, note.at),
+        versions=merged(group.versions, note.versions),
+    )
+    if note.at >= group.last_seen:
+        group = replace(group, last_seen=note.at, message=note.message, job_id=note.job_id, place=note.place)
+    return reopened(group, note)
+
+
+def reopened(group: GroupData, note: FailureNote) -> GroupData:
+    if group.state is GroupState.MUTED and group.state_at(note.at) is GroupState.OPEN:
+        return replace(group, state=GroupState.OPEN, changed_at=group.until, until=None)
+    if group.state is not GroupState.RESOLVED or note.at <= (group.changed_at or 0):
+        return group
+    return replace(
+        group,
+        state=GroupState.OPEN,
+        changed_at=note.at,
+        automatic=False,
+        reopened=group.reopened + 1,
+        reopened_at=note.at,
+        reopened_version=note.versions[-1] if note.versions else "",
+    )
+
+
+def merged(known: tuple[str, ...], new: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the versions with the new ones at the end, up to `MAX_VERSIONS`."""
+    return (*(version for version in known if version not in new), *new)[-MAX_VERSIONS:]
+
+
+def recovered(group: GroupData, now: Millis) -> GroupData:
+    """Resolve an open group: a job of it has succeeded, and no other is left that has not."""
+    if group.state is not GroupState.OPEN:
+        return group
+    return replace(group, state=GroupState.RESOLVED, note="", actor="", changed_at=now, automatic=True)
+
+
+def judged(
+    group: GroupData, state: GroupState, now: Millis, *, note: str, actor: str, until: Millis | None = None
+) -> GroupData:
+    """Give the group the state that a person has chosen."""
+    return replace(group, state=state, note=note, actor=actor, changed_at=now, automatic=False, until=until)

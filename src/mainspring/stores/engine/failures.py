@@ -1,0 +1,73 @@
+"""What a failed run notes for its failure group, and a success that follows a failure.
+
+A note is a document that is written in the commit of the outcome. A group is one row for all its failures, so workers
+that fail in the same way at the same time would wait for each other if each of them changed it. Notes do not collide.
+features/failures adds them up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from mainspring.clock import Millis
+from mainspring.ids import new_id
+from mainspring.job import Status
+from mainspring.stores.documents import Key, Write
+from mainspring.stores.engine.ack import Conclusion, JobState
+
+NOTES = "failure-notes"
+LONGEST_SAMPLE = 500  # characters of a message that a note keeps
+NOTE_RETENTION: Millis = 30 * 86_400_000  # of a note that no worker has added up
+
+
+@dataclass(slots=True)
+class FailureNote:
+    """What one write did to one failure group."""
+
+    fingerprint: str
+    at: Millis
+    task: str
+    job_id: str  # the last one
+    error_type: str = ""
+    message: str = ""
+    place: str = ""
+    count: int = 0  # runs that failed
+    versions: tuple[str, ...] = ()  # of the code that failed
+    recovered: bool = False  # a job that had failed in this way has succeeded
+
+    def to_write(self) -> Write:
+        """Return the note as a new document. Workers look for due documents often enough, so it wakes none."""
+        expiry = self.at + NOTE_RETENTION
+        data = json.dumps(asdict(self))
+        return Write(Key(NOTES, "", new_id()), data, due_at=self.at, expires_at=expiry, announced=True)
+
+
+def note_of(data: str) -> FailureNote:
+    values = json.loads(data)
+    return FailureNote(**values | {"versions": tuple(values["versions"])})
+
+
+def notes(concluded: Iterable[tuple[JobState, Conclusion]], now: Millis) -> list[Write]:
+    """Return the notes of runs that end together: one for each failure group."""
+    found: dict[str, FailureNote] = {}
+    for job, end in concluded:
+        if end.failure is not None:
+            known = end.failure.fingerprint
+            note = found.setdefault(known, FailureNote(known, now, job.task, job.id))
+            add(note, job, end)
+        elif end.status is Status.COMPLETED and job.fingerprint is not None:
+            note = found.setdefault(job.fingerprint, FailureNote(job.fingerprint, now, job.task, job.id))
+            note.recovered = True
+    return [note.to_write() for note in found.values()]
+
+
+def add(note: FailureNote, job: JobState, end: Conclusion) -> None:
+    assert end.failure is not None  # noqa: S101 - the caller has checked it
+    note.count += 1
+    note.job_id = job.id
+    note.error_type, note.place = end.failure.type, end.failure.place
+    note.message = end.failure.message[:LONGEST_SAMPLE]
+    if job.version and job.version not in note.versions:
+        note.versions = (*note.versions, job.version)

@@ -1,0 +1,202 @@
+"""Fingerprints: the same cause gives the same one, another cause another one, on every machine."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import string
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mainspring.fingerprint import LENGTH, fingerprint, place_of, template_of
+
+SAME: list[tuple[str, str]] = [
+    ("there is no order 7", "there is no order 12345"),
+    ("took 1.5 s", "took 20 s"),
+    ("50% done", "3.25% done"),
+    ("balance is -12.50", "balance is 1,250.00"),
+    ("value 1e-9", "value 2.5E+10"),
+    ("user 0190c7a0-9f3b-7c0e-8f6d-0a1b2c3d4e5f is gone", "user 11111111-2222-4333-8444-555555555555 is gone"),
+    ("object at 0x7f3a2c11d0", "object at 0xdeadbeef"),
+    ("commit 3f2a9bc is missing", "commit 9fe4c1d8aa32 is missing"),
+    ("due 2026-11-17T08:20:00Z", "due 2025-01-02T03:04:05.678+02:00"),
+    ("due 2026-11-17 08:20:00", "due 2026-11-18 09:21:30"),
+    ("on 2026-11-17", "on 1999-01-01"),
+    ("at 08:20", "at 23:59:59"),
+    ("mail to ana@example.com failed", "mail to bob.smith+x@mail.example.org failed"),
+    ("cannot read /home/ana/app/data.csv", "cannot read /srv/releases/42/data/other.csv"),
+    (r"cannot read C:\Users\ana\data.csv", r"cannot read D:\work\x\y.csv"),
+    ("GET https://api.example.com/v1/users/7 failed", "GET https://api.example.com/v1/users/8?x=1 failed"),
+    ("no key 'ana'", "no key 'bob'"),
+    ('no key "ana"', 'no key "it\'s"'),
+    ("no key `ana`", "no key `bob`"),
+    ("no key “ana”", "no key “bob”"),
+    ("got b'\\x00'", "got b'abc'"),
+    ("connect to 10.0.0.7:5432 refused", "connect to 192.168.1.20:6543 refused"),
+    ("customer cus_NffrFeUfNV2Hib failed", "customer cus_9s6XKzkNRiz8i3 failed"),
+    ("ids 1, 2, 3 are missing", "ids 4, 5 are missing"),
+    ("a  b\n c", "a b c"),
+    ("port 5432", "port 80"),
+]
+DIFFERENT: list[tuple[str, str]] = [
+    ("there is no order 7", "there is no guest 7"),
+    ("connection refused", "connection reset"),
+    ("cannot read 'a'", "cannot write 'a'"),
+    ("timeout", ""),
+    ("utf8 is wrong", "latin is wrong"),
+    ("isn't there and won't come", "isn't there and can't come"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+def test_variable_parts_of_a_message_do_not_count(one: str, other: str) -> None:
+    assert template_of(one) == template_of(other)
+    assert fingerprint("t", "E", "m:f", one) == fingerprint("t", "E", "m:f", other)
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFERENT)
+def test_other_words_make_another_group(one: str, other: str) -> None:
+    assert fingerprint("t", "E", "m:f", one) != fingerprint("t", "E", "m:f", other)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_each_part_counts(part: int) -> None:
+    given = ["task", "ValueError", "module:function", "message"]
+    changed = [*given[:part], "other", *given[part + 1 :]]
+    assert fingerprint(*given) != fingerprint(*changed)  # type: ignore[call-arg]
+
+
+def test_parts_cannot_be_mistaken_for_each_other() -> None:
+    assert fingerprint("ab", "c", "", "") != fingerprint("a", "bc", "", "")
+
+
+def test_it_is_short_hex_and_never_changes() -> None:
+    """Stored groups would fall apart if a new version made other fingerprints."""
+    made = fingerprint("charge", "LookupError", "shop.orders:find", "there is no order 7")
+    assert len(made) == LENGTH
+    assert set(made) <= set(string.hexdigits.lower())
+    assert made == "739a6c1c37f94624"
+
+
+@pytest.mark.parametrize("message", ["\ud800", "x" * 10_000_000, "'" * 100_000, "/" * 100_000, "1," * 100_000, "\0"])
+def test_hostile_messages_are_quick(message: str) -> None:
+    assert len(fingerprint("t", "E", "", message)) == LENGTH
+
+
+# -- the place --------------------------------------------------------------------------------------------
+
+
+def raised_by(function: Callable[[], Any]) -> BaseException:
+    try:
+        function()
+    except BaseException as error:
+        return error
+    msg = "it did not raise"
+    raise AssertionError(msg)
+
+
+def innermost() -> None:
+    msg = "boom"
+    raise ValueError(msg)
+
+
+def outer() -> None:
+    innermost()
+
+
+HERE = __name__
+
+
+def test_the_place_is_the_innermost_function_of_the_users_code() -> None:
+    assert place_of(raised_by(outer)) == f"{HERE}:innermost"
+
+
+def test_the_standard_library_is_passed_over() -> None:
+    def parse() -> None:
+        json.loads("{")
+
+    assert place_of(raised_by(parse)).endswith("parse")
+    assert place_of(raised_by(parse)).startswith(f"{HERE}:")
+
+
+def test_methods_have_the_name_of_their_class() -> None:
+    @dataclasses.dataclass
+    class Mailer:
+        def send(self) -> None:
+            innermost_of(self)
+
+    def innermost_of(_: Mailer) -> None:
+        raise OSError
+
+    assert place_of(raised_by(Mailer().send)).endswith("innermost_of")
+
+
+def run_file(code: str, filename: str, module: str) -> Callable[[], Any]:
+    names: dict[str, Any] = {"__name__": module}
+    exec(compile(code, filename, "exec"), names)  # noqa: S102
+    function: Callable[[], Any] = names["f"]
+    return function
+
+
+PACKAGES = "/venv/lib/python3.12/site-packages"
+
+
+def test_installed_packages_are_passed_over() -> None:
+    library = run_file("def f(): raise ValueError('x')", f"{PACKAGES}/requests/api.py", "requests.api")
+
+    def handler() -> None:
+        library()
+
+    assert place_of(raised_by(handler)).endswith("handler")
+
+
+def test_an_application_that_is_itself_installed_counts_as_the_users_code() -> None:
+    """Images usually install the application into site-packages."""
+    library = run_file("def f(): raise ValueError('x')", f"{PACKAGES}/requests/api.py", "requests.api")
+    names: dict[str, Any] = {"__name__": "shop.mail", "library": library}
+    code = "def send(): library()\ndef handler(): send()"
+    exec(compile(code, f"{PACKAGES}/shop/mail.py", "exec"), names)  # noqa: S102
+    error = raised_by(names["handler"])
+    assert error.__traceback__ is not None
+    error.__traceback__ = error.__traceback__.tb_next  # the test's own frame is not there in a worker
+    assert place_of(error) == "shop.mail:send"
+
+
+def test_the_same_code_in_another_directory_has_the_same_place() -> None:
+    places = set()
+    for root in ("/srv/a", "/home/ana/b"):
+        function = run_file("\n" * len(root) + "def f(): raise ValueError", f"{root}/shop/mail.py", "shop.mail")
+        places.add(place_of(raised_by(function)))
+    assert places == {"shop.mail:f"}
+
+
+def test_a_program_has_the_name_of_its_file() -> None:
+    function = run_file("def f(): raise ValueError", "/srv/app/worker_main.py", "__main__")
+    assert place_of(raised_by(function)) == "worker_main:f"
+
+
+def test_an_error_that_was_never_raised_has_no_place() -> None:
+    assert not place_of(ValueError("x"))
+
+
+def test_mainspring_itself_is_passed_over() -> None:
+    function = run_file("def f(): raise ValueError", "/x/mainspring/worker/run.py", "mainspring.worker.run")
+    error = raised_by(function)
+    assert error.__traceback__ is not None
+    error.__traceback__ = error.__traceback__.tb_next
+    assert not place_of(error)
+
+
+def test_the_first_error_of_a_group_decides() -> None:
+    async def child() -> None:
+        msg = "boom"
+        raise ValueError(msg)
+
+    async def parent() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(child())
+
+    assert place_of(raised_by(lambda: asyncio.run(parent()))).endswith("child")
