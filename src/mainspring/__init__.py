@@ -28,6 +28,7 @@ from mainspring.errors import (
     DedupeConflict,
     Discard,
     Failure,
+    FailureGroupNotFound,
     IllegalMove,
     InvalidPayload,
     InvalidPerson,
@@ -60,6 +61,7 @@ from mainspring.features.delivery.options import Window
 from mainspring.features.durable.children import Child
 from mainspring.features.durable.plan import StepPlan
 from mainspring.features.durable.signals import Signal
+from mainspring.features.failures.group import FailureGroup, GroupPage, GroupState
 from mainspring.features.limits import Fair, Limit, Rate
 from mainspring.features.recovery.options import Recover
 from mainspring.halt_check import HaltCheck
@@ -125,8 +127,12 @@ __all__ = [
     "Discard",
     "EnqueueCall",
     "Failure",
+    "FailureGroup",
+    "FailureGroupNotFound",
     "Fair",
     "Filter",
+    "GroupPage",
+    "GroupState",
     "HaltCheck",
     "HaltResult",
     "Health",

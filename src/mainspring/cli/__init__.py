@@ -30,6 +30,7 @@ COMMANDS = {  # the commands of each module, each with its line in `mainspring -
     "tasks": {"tasks": "look at the tasks that workers have published"},
     "jobs": {"jobs": "look at jobs and change them"},
     "dead": {"dead": "look at dead letters, retry and purge them"},
+    "failures": {"failures": "look at failure groups, resolve, mute and retry them"},
     "batches": {"batches": "look at batches of jobs and cancel them"},
     "schedules": {"schedules": "look at schedules, preview changes and make them"},
     "people": {"people": "look at people, delete and import them"},

@@ -8,6 +8,7 @@ from mainspring.errors import (
     BatchNotFound,
     BreakerNotFound,
     ConfigurationError,
+    FailureGroupNotFound,
     JobNotFound,
     MainspringError,
     PersonNotFound,
@@ -55,7 +56,7 @@ def exit_code_of(error: MainspringError) -> Exit:
     match error:
         case ConfigurationError():
             return Exit.USAGE
-        case BatchNotFound() | BreakerNotFound() | JobNotFound() | PersonNotFound():
+        case BatchNotFound() | BreakerNotFound() | FailureGroupNotFound() | JobNotFound() | PersonNotFound():
             return Exit.NOT_FOUND
         case ScheduleNotFound() | StepNotFound() | SubscriberNotFound():
             return Exit.NOT_FOUND

@@ -13,8 +13,8 @@ from mainspring.job import Status
 from mainspring.stores.protocol import Filter
 
 OPTIONS = (
-    "status", "queue", "task", "target", "tag", "dedupe_key", "error_type", "worker", "since", "until", "due_before",
-    "payload",
+    "status", "queue", "task", "target", "tag", "dedupe_key", "error_type", "fingerprint", "worker", "since", "until",
+    "due_before", "payload",
 )  # fmt: skip
 
 
@@ -34,6 +34,7 @@ def add_filter_options(parser: Parser, *, status: bool = True) -> None:
     group.add_argument("--tag", **many, metavar="TAG[,…]", help="with all of these tags")
     group.add_argument("--dedupe-key", metavar="KEY", help="with this dedupe key")
     group.add_argument("--error-type", metavar="TYPE", help="whose last error is of this type, such as TimeoutError")
+    group.add_argument("--fingerprint", metavar="HEX", help="of this failure group, see `mainspring failures list`")
     group.add_argument("--worker", metavar="ID", help="run by this worker, now or last")
     add_range_options(group, "created")
     group.add_argument(
@@ -57,6 +58,7 @@ def make_filter(args: Namespace, now: datetime) -> Filter:
         dedupe_key=args.dedupe_key,
         worker=args.worker,
         error_type=args.error_type,
+        fingerprint=args.fingerprint,
         created_after=args.since and args.since.before(now),
         created_before=args.until and args.until.before(now),
         due_before=args.due_before and args.due_before.after(now),

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainspring.clock import Length, delay_of, duration, since_boot, to_datetime
+from mainspring.code_version import checked as checked_version
 from mainspring.errors import ConfigurationError
 from mainspring.job import Claim, Job, Status
 from mainspring.json_text import from_json
@@ -64,30 +65,49 @@ class Leases:
     # -- lessees --------------------------------------------------------------------------------
 
     def lessee(
-        self, name: str, *, queues: Queues = EVERY_QUEUE, tasks: Iterable[str] | None = None, id: str | None = None
+        self,
+        name: str,
+        *,
+        queues: Queues = EVERY_QUEUE,
+        tasks: Iterable[str] | None = None,
+        id: str | None = None,
+        version: str | None = None,
     ) -> Lessee:
         """Make a lessee, for `async with` or `with`. Two of the same name are two lessees: each has its own id.
 
-        With `id`, go on as the lessee that has this id.
+        With `id`, go on as the lessee that has this id. `version` is that of its code; default: the application's.
         """
-        return Lessee(self, id or f"{name}-{secrets.token_hex(8)}", queues, tasks)
+        return Lessee(self, id or f"{name}-{secrets.token_hex(8)}", queues, tasks, version)
 
     async def join(
-        self, name: str, *, queues: Queues = EVERY_QUEUE, tasks: Iterable[str] | None = None, id: str | None = None
+        self,
+        name: str,
+        *,
+        queues: Queues = EVERY_QUEUE,
+        tasks: Iterable[str] | None = None,
+        id: str | None = None,
+        version: str | None = None,
     ) -> Lessee:
         """Make a lessee and join the store with it. Call its `leave` at the end."""
-        lessee = self.lessee(name, queues=queues, tasks=tasks, id=id)
+        lessee = self.lessee(name, queues=queues, tasks=tasks, id=id, version=version)
         await self.enter(lessee)
         return lessee
 
     def join_sync(
-        self, name: str, *, queues: Queues = EVERY_QUEUE, tasks: Iterable[str] | None = None, id: str | None = None
+        self,
+        name: str,
+        *,
+        queues: Queues = EVERY_QUEUE,
+        tasks: Iterable[str] | None = None,
+        id: str | None = None,
+        version: str | None = None,
     ) -> Lessee:
-        return self.run(self.join(name, queues=queues, tasks=tasks, id=id))
+        return self.run(self.join(name, queues=queues, tasks=tasks, id=id, version=version))
 
     async def enter(self, lessee: Lessee) -> None:
         await self._runtime.store.open()
-        await self._runtime.store.join(self._info(lessee.id, lessee.queues, lessee.tasks), None)
+        info = self._info(lessee.id, lessee.queues, lessee.tasks)
+        await self._runtime.store.join(replace(info, version=self._version_of(lessee)), None)
 
     async def leave(self, worker: str) -> None:
         """Remove a lessee, and give back all jobs that it still holds."""
@@ -98,6 +118,11 @@ class Leases:
 
     def leave_sync(self, worker: str) -> None:
         self.run(self.leave(worker))
+
+    def _version_of(self, lessee: Lessee | None, version: str | None = None) -> str:
+        """Return the version of the lessee's code: its own, or else that of the application."""
+        own = version if lessee is None else lessee.version
+        return self._runtime.version if own is None else checked_version(own, "version")
 
     def check(self, worker: str, queues: Queues, tasks: Iterable[str] | None) -> str:
         """Return the id; raise ConfigurationError if anything is wrong with it, the queues or the tasks."""
@@ -137,17 +162,19 @@ class Leases:
         limit: int = 1,
         wait: Length = 0,
         held: Mapping[str, int] | None = None,
+        version: str | None = None,
         lessee: Lessee | None = None,
     ) -> Batch:
         """Claim up to `limit` due jobs for the lessee with this id. If none is due, wait for one, at most `wait`.
 
         `held` are the jobs that the lessee works on, with their tokens: the response says which of them are cancelled
-        or lost, and a waiting call returns early when that happens. It also returns early when a halt begins.
+        or lost, and a waiting call returns early when that happens. It also returns early when a halt begins. `version`
+        is that of the lessee's code.
         """
         tasks = tasks if tasks is None or isinstance(tasks, str) else tuple(tasks)
-        info = self._info(worker, queues, tasks)
+        info = replace(self._info(worker, queues, tasks), version=self._version_of(lessee, version))
         seconds = check_claim(limit, wait)
-        for_whom = lessee or Lessee(self, worker, queues, tasks)
+        for_whom = lessee or Lessee(self, worker, queues, tasks, version)
         await self._runtime.store.open()
         async with self._joined(info, listen=seconds > 0) as ear:
             return await self._claim(for_whom, limit, seconds, dict(held or {}), ear)
@@ -161,8 +188,10 @@ class Leases:
         limit: int = 1,
         wait: Length = 0,
         held: Mapping[str, int] | None = None,
+        version: str | None = None,
     ) -> Batch:
-        return self.run(self.claim(worker, queues=queues, tasks=tasks, limit=limit, wait=wait, held=held))
+        work = self.claim(worker, queues=queues, tasks=tasks, limit=limit, wait=wait, held=held, version=version)
+        return self.run(work)
 
     @asynccontextmanager
     async def _joined(self, info: WorkerInfo, *, listen: bool) -> AsyncIterator[Ear]:
@@ -235,12 +264,13 @@ class Leases:
         store = self._runtime.store
         tasks = None if lessee.tasks is None else frozenset(lessee.tasks)
         asked = wants(subscriptions(lessee.queues), strict=False, room=limit, in_hand={}, rng=self._random)
-        claims = await store.claim(lessee.id, asked, limit=limit, tasks=tasks)
+        version = self._version_of(lessee)
+        claims = await store.claim(lessee.id, asked, limit=limit, tasks=tasks, version=version)
         if claims.jobs or not claims.suspects:
             return claims
         if await store.count(Filter(worker=lessee.id, statuses=(Status.RUNNING,))):
             return claims
-        alone = await store.claim(lessee.id, asked, limit=1, solo=True, tasks=tasks)
+        alone = await store.claim(lessee.id, asked, limit=1, solo=True, tasks=tasks, version=version)
         return alone if alone.jobs else claims
 
     # -- while they run -------------------------------------------------------------------------

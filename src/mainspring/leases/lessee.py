@@ -155,8 +155,16 @@ class Batch:
 class Lessee:
     """A program that works on jobs by its own means. `async with` or `with` it: at the end it leaves."""
 
-    def __init__(self, leases: Leases, worker: str, queues: Any = "*", tasks: Iterable[str] | None = None) -> None:
+    def __init__(
+        self,
+        leases: Leases,
+        worker: str,
+        queues: Any = "*",
+        tasks: Iterable[str] | None = None,
+        version: str | None = None,
+    ) -> None:
         self.leases = leases
+        self.version = version  # of its code; None: that of the application
         self.id = leases.check(worker, queues, tasks)
         self.queues = queues
         self.tasks = None if tasks is None else tuple(tasks)

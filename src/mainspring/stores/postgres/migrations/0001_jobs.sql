@@ -137,7 +137,8 @@ CREATE INDEX archive_short_expiry ON {schema}.archive_short (expires_at);
 CREATE INDEX archive_failed ON {schema}.archive (status, id) WHERE status > 4;
 CREATE INDEX archive_dedupe ON {schema}.archive (dedupe_key) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX archive_target ON {schema}.archive (target_type, target_id, id) WHERE target_type IS NOT NULL;
-CREATE INDEX archive_failure ON {schema}.archive (fingerprint, status, id) WHERE fingerprint IS NOT NULL;
+CREATE INDEX archive_failure ON {schema}.archive (fingerprint, id) WHERE fingerprint IS NOT NULL;
+CREATE INDEX archive_failure_status ON {schema}.archive (fingerprint, status, id) WHERE fingerprint IS NOT NULL;
 CREATE INDEX archive_tags ON {schema}.archive USING gin (tags) WHERE tags IS NOT NULL;
 
 CREATE FUNCTION {schema}.drop_day(keep bigint, at bigint) RETURNS integer LANGUAGE sql IMMUTABLE AS $$

@@ -1,0 +1,185 @@
+"""`mainspring failures …`: failure groups, and what people say about them."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from datetime import datetime
+from typing import Any
+
+from mainspring.app import Mainspring
+from mainspring.cli.changes import add_prudence_options, change_many
+from mainspring.cli.exits import Exit
+from mainspring.cli.jobs import RETRY
+from mainspring.cli.loading import opened
+from mainspring.cli.moments import parse_length, parse_when
+from mainspring.cli.paging import add_page_options
+from mainspring.cli.parser import (
+    Commands,
+    Parser,
+    Run,
+    add_actor_options,
+    add_command,
+    add_command_about,
+    add_group,
+    add_store_options,
+)
+from mainspring.cli.table import Column, Styled
+from mainspring.cli.terminal import Terminal
+from mainspring.features.failures.group import FailureGroup, GroupState
+from mainspring.humanize import show_both
+
+COLUMNS = [
+    Column("FINGERPRINT", least=16),
+    Column("STATE"),
+    Column("TASK", least=8),
+    Column("ERROR", least=12),
+    Column("FAILED", right=True),
+    Column("DEAD", right=True),
+    Column("LAST SEEN"),
+    Column("MESSAGE", least=12),
+]
+STYLES = {GroupState.OPEN: "red", GroupState.MUTED: "yellow", GroupState.RESOLVED: "green"}
+THE_GROUP = "the fingerprint of the group, see `mainspring failures list`"
+
+
+def add_commands(commands: Commands) -> None:
+    failures = add_group(commands, "failures", "look at failure groups, resolve, mute and retry them")
+    add_list(failures)
+    add_command_about(failures, "show", show_group, "show a group with a sample", what=THE_GROUP, by="FINGERPRINT")
+    detail = "The next failure opens it again."
+    add_verdict(failures, "resolve", resolve, "mark a group as resolved", detail)
+    detail = "It goes on counting failures, but does not ask for attention."
+    muting = add_verdict(failures, "mute", mute, "mute a group", detail)
+    muting.add_argument("--for", type=parse_length, dest="length", metavar="LENGTH", help="mute it for: 2h, 7d")
+    add_verdict(failures, "unmute", unmute, "open a muted group", "Groups in other states stay as they are.")
+    add_verdict(failures, "reopen", reopen, "open a group that is resolved or muted", "")
+    add_retry(failures)
+
+
+def add_list(failures: Commands) -> None:
+    parser = add_command(failures, "list", list_groups, "list failure groups, the one that failed last first")
+    parser.add_argument(
+        "--state", action="append", choices=[*GroupState], default=[], help="in this state; may be repeated"
+    )
+    parser.add_argument("--task", metavar="TASK", help="of this task")
+    parser.add_argument("--since", type=parse_when, metavar="WHEN", help="failed since then: a time, or 2h ago as 2h")
+    add_page_options(parser, cursor=str)
+    add_store_options(parser)
+
+
+def add_verdict(failures: Commands, name: str, run: Run, help: str, detail: str) -> Parser:
+    parser = add_command_about(failures, name, run, help, detail, what=THE_GROUP, by="FINGERPRINT")
+    add_actor_options(parser)
+    return parser
+
+
+def add_retry(failures: Commands) -> None:
+    detail = "They run now, with a full budget of attempts. When the last job has succeeded, the group is resolved."
+    parser = add_command(failures, "retry", retry, "retry all dead letters of a group", detail)
+    parser.add_argument("fingerprint", metavar="FINGERPRINT", help=THE_GROUP)
+    add_prudence_options(parser)
+
+
+def list_groups(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        now = app.now()
+        since = args.since and args.since.before(now)
+        states = tuple(args.state) or None
+        page = app.failures.list_sync(state=states, task=args.task, since=since, limit=args.limit, cursor=args.cursor)
+    if terminal.json:
+        terminal.emit({"groups": [plain(group) for group in page.groups], "cursor": page.cursor})
+        return Exit.OK
+    if not page.groups:
+        terminal.note("no failure groups")
+        return Exit.OK
+    terminal.table(COLUMNS, [row_of(group, now) for group in page.groups])
+    if page.cursor is not None:
+        terminal.note(f"more with --cursor {page.cursor}")
+    return Exit.OK
+
+
+def show_group(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        present(app, app.failures.get_sync(args.fingerprint), terminal)
+    return Exit.OK
+
+
+def resolve(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        say(app, app.failures.resolve_sync(args.fingerprint, note=args.reason, actor=args.actor), terminal)
+    return Exit.OK
+
+
+def mute(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        muted = app.failures.mute_sync(args.fingerprint, length=args.length, note=args.reason, actor=args.actor)
+        say(app, muted, terminal)
+    return Exit.OK
+
+
+def unmute(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        say(app, app.failures.unmute_sync(args.fingerprint, note=args.reason, actor=args.actor), terminal)
+    return Exit.OK
+
+
+def reopen(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        say(app, app.failures.reopen_sync(args.fingerprint, note=args.reason, actor=args.actor), terminal)
+    return Exit.OK
+
+
+def retry(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        return change_many(
+            args, terminal, RETRY, lambda **options: app.failures.retry_sync(args.fingerprint, **options)
+        )
+
+
+# -- as text ----------------------------------------------------------------------------------------
+
+
+def row_of(group: FailureGroup, now: datetime) -> list[str | Styled]:
+    return [
+        group.fingerprint,
+        Styled("reopened" if group.is_regression else group.state.value, STYLES[group.state]),
+        group.task,
+        group.error_type,
+        f"{group.count:,}",
+        f"{group.dead:,}",
+        show_both(group.last_seen, now),
+        group.message.partition("\n")[0],
+    ]
+
+
+def say(app: Mainspring, group: FailureGroup, terminal: Terminal) -> None:
+    if terminal.json:
+        terminal.emit({"group": plain(group)})
+    else:
+        terminal.table(COLUMNS, [row_of(group, app.now())])
+
+
+def present(app: Mainspring, group: FailureGroup, terminal: Terminal) -> None:
+    say(app, group, terminal)
+    if terminal.json:
+        return
+    now = app.now()
+    lines = {
+        "place": group.place,
+        "first seen": show_both(group.first_seen, now),
+        "versions": ", ".join(group.versions),
+        "reopened": f"{group.reopened} times, last {show_both(group.reopened_at, now)}" if group.reopened else "",
+        "by": group.actor or ("itself: all its jobs have succeeded" if group.automatic else ""),
+        "note": group.note,
+        "sample": group.job_id,
+    }
+    for name, text in lines.items():
+        if text:
+            terminal.say(f"{name + ':':12} {text}")
+    if group.traceback:
+        terminal.say("")
+        terminal.say(group.traceback.rstrip())
+
+
+def plain(group: FailureGroup) -> dict[str, Any]:
+    return {name: getattr(group, name) for name in group.__slots__}

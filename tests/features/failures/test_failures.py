@@ -1,0 +1,293 @@
+"""Failure groups through workers: failures are grouped, and groups are resolved, muted, retried and opened again."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from mainspring import Mainspring, Retention
+from mainspring.errors import ConfigurationError, FailureGroupNotFound
+from mainspring.features.failures.group import FailureGroup, GroupState
+from mainspring.job import Status
+from mainspring.stores.feed import ChangeKind
+from mainspring.stores.protocol import Filter
+from mainspring.testing import Kit, manual
+from tests.features.conftest import START, NewApp
+from tests.worker.working import eventually
+
+broken = [True]
+
+
+def shop(app: Mainspring) -> None:
+    broken[0] = True
+
+    @app.task(max_attempts=1)
+    async def charge(order: int) -> None:
+        if broken[0]:
+            msg = f"there is no order {order}"
+            raise LookupError(msg)
+
+    @app.task(max_attempts=2)
+    async def mail(to: str) -> None:
+        if broken[0]:
+            msg = f"mailbox {to!r} is full"
+            raise OSError(msg)
+
+
+async def enqueue(app: Mainspring, number: int, first: int = 0) -> None:
+    for order in range(first, first + number):
+        await app.tasks["charge"].enqueue(order=order)
+
+
+async def only(app: Mainspring) -> FailureGroup:
+    (group,) = (await app.failures.list()).groups
+    return group
+
+
+async def failed(kit: Kit, number: int = 2) -> FailureGroup:
+    await enqueue(kit.app, number)
+    await kit.drain()
+    return await only(kit.app)
+
+
+async def test_failures_with_the_same_cause_are_one_group(new_app: NewApp) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        await enqueue(app, 3)
+        await app.tasks["mail"].enqueue(to="ana")
+        await kit.drain()
+        groups = {group.task: group for group in (await app.failures.list()).groups}
+        charge, mail = groups["charge"], groups["mail"]
+        assert (charge.count, charge.dead, charge.error_type) == (3, 3, "LookupError")
+        assert charge.place.endswith("shop.<locals>.charge")
+        assert charge.message.startswith("there is no order")
+        assert (charge.first_seen, charge.state) == (START, GroupState.OPEN)
+        assert (mail.count, mail.dead) == (1, 0)
+        found = await app.jobs.find(Filter(fingerprint=charge.fingerprint))
+        assert charge.job_id in {job.id for job in found.jobs}
+        assert len(found.jobs) == 3
+        assert "LookupError" in (await app.failures.get(charge.fingerprint)).traceback
+
+
+async def test_a_group_is_resolved_by_hand_and_opens_again_with_the_next_failure(new_app: NewApp) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        group = await failed(kit)
+        resolved = await app.failures.resolve(group.fingerprint, note="fixed in 2.1", actor="ana")
+        assert (resolved.state, resolved.note, resolved.actor) == (GroupState.RESOLVED, "fixed in 2.1", "ana")
+        assert (resolved.automatic, resolved.dead) == (False, 2)
+        assert (await app.failures.list(state="open")).groups == []
+        (entry,) = await app.audit()
+        assert (entry.action, entry.actor, entry.reason) == ("failure.resolve", "ana", "fixed in 2.1")
+        assert entry.detail == {"fingerprint": group.fingerprint}
+        await kit.time.advance(minutes=5)
+        await enqueue(app, 1, first=9)
+        await kit.drain()
+        again = await only(app)
+        assert (again.state, again.reopened, again.is_regression) == (GroupState.OPEN, 1, True)
+        assert again.reopened_at == again.last_seen > again.first_seen
+        assert again.count == 3
+
+
+async def test_a_group_is_resolved_when_the_last_of_its_jobs_has_succeeded(new_app: NewApp) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        group = await failed(kit)
+        broken[0] = False
+        jobs = (await app.jobs.find(Filter(fingerprint=group.fingerprint))).jobs
+        await app.jobs.retry(jobs[0].id)
+        await kit.drain()
+        assert (await only(app)).state is GroupState.OPEN  # one dead letter is left
+        result = await app.failures.retry(group.fingerprint, reason="fixed", actor="ana")
+        assert result.changed == 1
+        await kit.drain()
+        resolved = await only(app)
+        assert (resolved.state, resolved.automatic, resolved.dead) == (GroupState.RESOLVED, True, 0)
+        assert "retry" in {entry.action for entry in await app.audit()}
+
+
+async def test_a_retry_that_succeeds_by_itself_resolves_its_group(new_app: NewApp) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        await app.tasks["mail"].enqueue(to="ana")
+        await kit.drain()
+        assert (await only(app)).state is GroupState.OPEN
+        broken[0] = False
+        await kit.time.advance(hours=1)
+        assert (await only(app)).state is GroupState.RESOLVED
+
+
+async def test_a_muted_group_counts_and_stays_muted_until_its_time(new_app: NewApp) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        group = await failed(kit)
+        muted = await app.failures.mute(group.fingerprint, length=timedelta(hours=1), note="known", actor="ana")
+        assert (muted.state, muted.until) == (GroupState.MUTED, START + timedelta(hours=1))
+        await enqueue(app, 1)
+        await kit.drain()
+        assert ((await only(app)).state, (await only(app)).count) == (GroupState.MUTED, 3)
+        assert (await app.failures.list(state="open")).groups == []
+        await kit.time.advance(hours=2)
+        assert (await only(app)).state is GroupState.OPEN
+
+
+async def test_unmute_and_reopen(new_app: NewApp) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        group = await failed(kit)
+        await app.failures.mute(group.fingerprint)
+        assert (await app.failures.unmute(group.fingerprint)).state is GroupState.OPEN
+        await app.failures.resolve(group.fingerprint)
+        assert (await app.failures.unmute(group.fingerprint)).state is GroupState.RESOLVED
+        reopened = await app.failures.reopen(group.fingerprint, note="not fixed")
+        assert (reopened.state, reopened.is_regression) == (GroupState.OPEN, False)
+        actions = [entry.action for entry in await app.audit()]
+        assert sorted(actions) == ["failure.mute", "failure.reopen", "failure.resolve", "failure.unmute"]
+
+
+async def test_many_processes_add_up_notes_and_each_counts_once(new_app: NewApp) -> None:
+    app, other = new_app(), new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        await enqueue(app, 200)
+        await kit.drain()
+        await asyncio.gather(*(each.failures.list() for each in (app, other) for _ in range(5)))
+        assert (await only(app)).count == 200
+
+
+async def test_changes_of_state_are_in_the_change_feed() -> None:
+    app = Mainspring("memory://")
+    shop(app)
+    async with manual(app, start=START) as kit:
+        before = (await app.store.changes()).cursor
+        group = await failed(kit)
+        await enqueue(app, 1)
+        await kit.drain()
+        await app.failures.resolve(group.fingerprint)
+        await kit.time.advance(seconds=1)
+        await enqueue(app, 1)
+        await kit.drain()
+        assert (await only(app)).state is GroupState.OPEN
+        page = await app.store.changes(str(before))
+        told = [entry for entry in page.entries if entry.kind is ChangeKind.FAILURE_GROUP]
+        assert [(entry.data or {})["id"] for entry in told] == [group.fingerprint] * 3  # new, resolved, open again
+        dead = [entry for entry in page.entries if entry.kind is ChangeKind.DEAD_LETTERED]
+        assert {change["fingerprint"] for entry in dead for job in entry.jobs if (change := job.data)} == {  # type: ignore[union-attr]
+            group.fingerprint
+        }
+
+
+async def test_a_group_goes_after_ninety_days_without_jobs(new_app: NewApp) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        group = await failed(kit)
+        await kit.time.advance(days=60)
+        await app.store.prune()
+        assert (await only(app)).fingerprint == group.fingerprint
+        await kit.time.advance(days=31)
+        assert (await app.failures.list()).groups == []
+
+
+async def test_a_group_stays_while_it_has_jobs() -> None:
+    app = Mainspring("memory://")
+
+    @app.task(max_attempts=1, retention=Retention(dead=timedelta(days=200)))
+    async def kept() -> None:
+        raise LookupError
+
+    async with manual(app, start=START) as kit:
+        await kept.enqueue()
+        await kit.drain()
+        assert (await only(app)).dead == 1
+        await kit.time.advance(days=150)
+        await app.store.prune()
+        assert (await only(app)).task == "kept"
+        await kit.time.advance(days=51)
+        await app.store.prune()
+        await kit.time.advance(days=8)
+        assert (await app.failures.list()).groups == []
+
+
+async def test_lists_are_filtered_and_paged() -> None:
+    app = Mainspring("memory://")
+    shop(app)
+    names = [f"task_{letter}" for letter in "abcde"]
+
+    async def fail() -> None:
+        raise LookupError
+
+    for name in names:
+        app.task(max_attempts=1, name=name)(fail)
+    async with manual(app, start=START) as kit:
+        for name in names:
+            await app.tasks[name].enqueue()
+            await kit.drain()
+            await kit.time.advance(minutes=1)
+        seen, cursor = [], None
+        while True:
+            page = await app.failures.list(limit=2, cursor=cursor)
+            seen += [group.task for group in page.groups]
+            if (cursor := page.cursor) is None:
+                break
+        assert seen == names[::-1]
+        late = await app.failures.list(since=START + timedelta(minutes=3))
+        assert [group.task for group in late.groups] == ["task_e", "task_d"]
+        assert [group.task for group in (await app.failures.list(task="task_b")).groups] == ["task_b"]
+        assert (await app.failures.list(state=("resolved", "muted"))).groups == []
+
+
+async def test_what_is_given_is_checked() -> None:
+    app = Mainspring("memory://")
+    async with app:
+        with pytest.raises(FailureGroupNotFound, match="no failure group 'x'"):
+            await app.failures.get("x")
+        with pytest.raises(FailureGroupNotFound):
+            await app.failures.resolve("x")
+        with pytest.raises(FailureGroupNotFound):
+            await app.failures.retry("x")
+        with pytest.raises(ConfigurationError, match="'closed' is not a state of a failure group; use any of open"):
+            await app.failures.list(state="closed")
+        with pytest.raises(ConfigurationError, match="limit is 0"):
+            await app.failures.list(limit=0)
+        with pytest.raises(ConfigurationError, match="not a cursor of failure groups"):
+            await app.failures.list(cursor="%%%")
+        with pytest.raises(ConfigurationError, match="until or length, not both"):
+            await app.failures.mute("x", until=START, length=60)
+        with pytest.raises(ConfigurationError, match="is past; give a later time"):
+            await app.failures.mute("x", until=START - timedelta(days=9000))
+        with pytest.raises(ConfigurationError, match="at most 4000"):
+            await app.failures.resolve("x", note="x" * 4001)
+
+
+def test_code_without_an_event_loop_has_the_same_methods() -> None:
+    app = Mainspring("memory://")
+    shop(app)
+    app.tasks["charge"].enqueue_sync(order=1)
+    app.run(run_all(app))
+    (group,) = app.failures.list_sync().groups
+    known = group.fingerprint
+    assert app.failures.resolve_sync(known).state is GroupState.RESOLVED
+    assert app.failures.reopen_sync(known).state is GroupState.OPEN
+    assert app.failures.mute_sync(known).state is GroupState.MUTED
+    assert app.failures.unmute_sync(known).state is GroupState.OPEN
+    assert app.failures.retry_sync(known, dry_run=True).changed == 1
+    assert app.failures.get_sync(known).dead == 1
+    app.run(app.close())
+
+
+async def run_all(app: Mainspring) -> None:
+    async with app.worker():
+        await eventually(lambda: has_failed(app))
+
+
+async def has_failed(app: Mainspring) -> bool:
+    return await app.jobs.count(Filter(statuses=(Status.DEAD_LETTER,))) == 1
