@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from mainspring.errors import Failure, IllegalMove
+from mainspring.fingerprint import fingerprint
 from mainspring.job import KEEP_FOREVER, MAX_CRASHES, UNTIL_WOKEN, Move, Outcome, Status
 from mainspring.stores.engine.ack import (
     LEADS_TO,
@@ -42,9 +43,12 @@ JOB = JobState(
     target_type=None,
     target_id=None,
     options=None,
+    fingerprint=None,
+    version="v1",
     cancel_reason=None,
 )
 FAILURE = Failure("ValueError", "no", "line 1")
+KNOWN = fingerprint("task", "ValueError", "", "no")
 
 
 def outcome(move: Move, **given: Any) -> Outcome:
@@ -159,12 +163,12 @@ def test_a_run_that_is_not_an_attempt_or_succeeded_is_not_recorded(move: Move) -
 
 def test_a_failed_run_is_recorded() -> None:
     end = conclude(JOB, outcome(Move.RETRY, started_at=960_000, finished_at=970_000, failure=FAILURE), NOW)
-    assert end.run == Run("w1", 960_000, 970_000, Move.RETRY, "ValueError", "no", "line 1")
+    assert end.run == Run("w1", 960_000, 970_000, Move.RETRY, "ValueError", "no", "line 1", KNOWN, "v1")
 
 
 def test_a_run_without_times_began_with_its_claim_and_ended_now() -> None:
     end = conclude(JOB, outcome(Move.CRASH), NOW)
-    assert end.run == Run("w1", JOB.claimed_at, NOW, Move.CRASH, None, None, None)
+    assert end.run == Run("w1", JOB.claimed_at, NOW, Move.CRASH, None, None, None, None, "v1")
 
 
 def test_long_errors_are_shortened() -> None:
