@@ -268,7 +268,7 @@ async def test_children_die_with_their_parent(tmp_path: Path) -> None:
 
 def answer(error: BaseException) -> dict[str, Any]:
     kinds = [(kind.__module__, kind.__qualname__) for kind in type(error).__mro__]
-    return {"error": type(error).__name__, "kinds": kinds, "message": str(error), "traceback": "there"}
+    return {"error": type(error).__name__, "kinds": kinds, "message": str(error), "traceback": "there", "place": ""}
 
 
 @pytest.mark.parametrize(
