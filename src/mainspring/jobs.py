@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from mainspring.clock import Length, check_moment, delay_of, duration, to_millis
 from mainspring.errors import (
@@ -26,7 +26,7 @@ from mainspring.json_text import problem_of_json
 from mainspring.retry import problem_of_attempts
 from mainspring.services import Services, whoami
 from mainspring.stores.documents import By
-from mainspring.stores.protocol import Action, Changed, ChangeResult, Edit, Filter, Page
+from mainspring.stores.protocol import Action, CappedCount, Changed, ChangeResult, Completable, Edit, Filter, Page, Sort
 from mainspring.why import Why, explain, inquire
 
 PAGE_SIZE = 1000  # jobs per transaction of a change by filter
@@ -36,6 +36,26 @@ ALLOWED = {
     Action.EDIT: "only waiting jobs can be edited or moved; to edit a finished job, pause its queue and retry it first",
     Action.DELETE: "cancel it first",
 }
+
+
+SortName = Literal["created", "due", "finished", "duration", "attempts"]
+
+
+CompletableName = Literal["queue", "task", "tag", "error_type", "payload_key"]
+
+
+def completable_of(name: str) -> Completable:
+    if name in frozenset(Completable):
+        return Completable(name)
+    msg = f"{name!r} cannot be completed; use one of {', '.join(Completable)}"
+    raise ConfigurationError(msg)
+
+
+def sort_of(name: str) -> Sort:
+    if name in frozenset(Sort):
+        return Sort(name)
+    msg = f"jobs cannot be sorted by {name!r}; use one of {', '.join(Sort)}"
+    raise ConfigurationError(msg)
 
 
 class BulkOptions(TypedDict, total=False):
@@ -67,9 +87,23 @@ class Jobs:
         """Return a job; None if there is none, or retention has removed it."""
         return next(iter(await self.services.store.get([job_id])), None)
 
-    async def find(self, where: Filter | None = None, *, limit: int = 50, cursor: str | None = None) -> Page:
-        """Return a page of jobs, newest first. Pass the page's cursor to get the next page."""
-        return await self.services.store.find(where or Filter(), limit=limit, cursor=cursor)
+    async def find(
+        self,
+        where: Filter | None = None,
+        *,
+        sort: Sort | SortName = "created",
+        descending: bool = True,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
+        """Return a page of jobs, newest first or sorted as asked. Pass the page's cursor to get the next page.
+
+        The list by "due" has only jobs that wait; the lists by "finished" and "duration" have only finished jobs. A
+        page whose `partial` is True ended early, because few of the jobs that were read match: go on by its cursor.
+        """
+        return await self.services.store.find(
+            where or Filter(), sort=sort_of(sort), descending=descending, limit=limit, cursor=cursor
+        )
 
     async def all(self, where: Filter | None = None) -> AsyncIterator[Job]:
         cursor: str | None = None
@@ -80,8 +114,28 @@ class Jobs:
             if (cursor := page.cursor) is None:
                 return
 
-    async def count(self, where: Filter | None = None) -> int:
-        return await self.services.store.count(where or Filter())
+    @overload
+    async def count(self, where: Filter | None = None) -> int: ...
+    @overload
+    async def count(self, where: Filter | None = None, *, cap: int) -> CappedCount: ...
+    async def count(self, where: Filter | None = None, *, cap: int | None = None) -> int | CappedCount:
+        """Count jobs. With `cap`, count in bounded time: no further than `cap`; `exact` says whether that was all."""
+        if cap is None:
+            return await self.services.store.count(where or Filter())
+        return await self.services.store.count_up_to(where or Filter(), cap)
+
+    async def complete(
+        self, what: Completable | CompletableName, prefix: str = "", *, limit: int = 20, task: str | None = None
+    ) -> list[str]:
+        """Return real values that begin with the prefix: queues, tasks, tags, types of errors or keys in payloads.
+
+        Tasks are those of this program and of the newest jobs. Keys are those of the newest jobs, of `task` if given.
+        """
+        chosen = completable_of(what)
+        found = await self.services.store.complete(chosen, prefix, limit=limit, task=task)
+        if chosen is not Completable.TASK:
+            return found
+        return sorted({*found, *(name for name in self.services.tasks if name.startswith(prefix))})[:limit]
 
     async def for_target(self, target_type: str, target_id: str) -> list[Job]:
         return [job async for job in self.all(Filter(target_type=target_type, target_id=target_id))]

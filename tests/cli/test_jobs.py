@@ -75,7 +75,19 @@ def test_why_it_waited_is_no_news_once_it_has_completed(jobs: Run, shop: Shop) -
 def test_an_empty_list_says_so_beside_the_result(jobs: Run) -> None:
     outcome = jobs("list")
     assert (outcome.code, outcome.out, outcome.err) == (0, "", "no jobs match\n")
-    assert jobs("list", "--json").data == {"jobs": [], "cursor": None}
+    assert jobs("list", "--json").data == {"jobs": [], "cursor": None, "partial": False}
+
+
+def test_list_is_sorted_as_asked(jobs: Run, shop: Shop) -> None:
+    made = [shop.enqueue() for _ in range(3)]
+    assert ids(jobs("list", "--json", "--sort", "due", "--ascending")) == made
+    assert ids(jobs("list", "--json", "--sort", "finished")) == []
+    assert "another filter or sort" in jobs("list", "--sort", "due", "--cursor", first_cursor(jobs)).err
+
+
+def first_cursor(jobs: Run) -> str:
+    cursor: str = jobs("list", "--json", "--limit", "1").data["cursor"]
+    return cursor
 
 
 def test_list_continues_after_the_cursor(jobs: Run, shop: Shop) -> None:
@@ -86,7 +98,7 @@ def test_list_continues_after_the_cursor(jobs: Run, shop: Shop) -> None:
     assert ids(second) == made[1::-1]
     assert second.data["cursor"] is None
     assert (
-        f"more: mainspring jobs list --limit 3 --store {shop.url} --cursor {made[2]}"
+        f"more: mainspring jobs list --limit 3 --store {shop.url} --cursor {first.data['cursor']}"
         in jobs("list", "--limit", "3").err
     )
 

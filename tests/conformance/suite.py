@@ -33,6 +33,7 @@ from tests.conformance.numbers import NumbersTests
 from tests.conformance.read import ReadTests
 from tests.conformance.remote_workers import RemoteWorkerTests
 from tests.conformance.retention import RetentionTests
+from tests.conformance.sorting import SortingTests
 from tests.conformance.takeover import TakeoverTests
 from tests.conformance.transfer import TransferTests
 from tests.conformance.transitions import TransitionTests
@@ -50,6 +51,7 @@ class StoreConformance(
     TakeoverTests,
     WorkerTests,
     ReadTests,
+    SortingTests,
     AdminTests,
     HaltTests,
     RetentionTests,

@@ -12,7 +12,7 @@ from mainspring.cli.exits import Exit
 from mainspring.cli.filters import add_filter_options, make_filter
 from mainspring.cli.ids import BY_ID, full_id
 from mainspring.cli.job_table import ID, NOTE, PAYLOAD, QUEUE, TASK, TRIES, WHEN
-from mainspring.cli.jobs import DELETE, RETRY, find_page, present_job, show_page
+from mainspring.cli.jobs import DELETE, RETRY, add_sort_options, find_page, present_job, show_page
 from mainspring.cli.loading import opened
 from mainspring.cli.moments import parse_length
 from mainspring.cli.paging import add_page_options
@@ -36,9 +36,10 @@ def add_commands(commands: Commands) -> None:
 
 
 def add_list(dead: Commands) -> None:
-    parser = add_command(dead, "list", list_dead, "list dead letters, newest first")
+    parser = add_command(dead, "list", list_dead, "list dead letters, newest first or sorted")
     add_filter_options(parser, status=False)
-    add_page_options(parser)
+    add_sort_options(parser)
+    add_page_options(parser, cursor=str)
     add_store_options(parser)
 
 

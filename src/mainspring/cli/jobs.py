@@ -36,7 +36,7 @@ from mainspring.cli.terminal import Terminal
 from mainspring.humanize import show_moment, show_relative
 from mainspring.job import Job, Priority
 from mainspring.jobs import Jobs
-from mainspring.stores.protocol import EVERY_QUEUE, Filter, Page
+from mainspring.stores.protocol import EVERY_QUEUE, Filter, Page, Sort
 
 CANCEL = Change("cancel", "cancelled", Jobs.cancel, Jobs.cancel_where)
 RETRY = Change("retry", "retried", Jobs.retry, Jobs.retry_where)
@@ -62,10 +62,19 @@ def add_commands(commands: Commands) -> None:
 
 
 def add_list(jobs: Commands) -> None:
-    parser = add_command(jobs, "list", list_jobs, "list jobs, newest first")
+    parser = add_command(jobs, "list", list_jobs, "list jobs, newest first or sorted")
     add_filter_options(parser)
-    add_page_options(parser)
+    add_sort_options(parser)
+    add_page_options(parser, cursor=str)
     add_store_options(parser)
+
+
+def add_sort_options(parser: Parser) -> None:
+    parser.add_argument(
+        "--sort", choices=[sort.value for sort in Sort], default=Sort.CREATED.value,
+        help="the order (default: created); due has only waiting jobs, finished and duration only finished ones",
+    )  # fmt: skip
+    parser.add_argument("--ascending", action="store_true", help="the oldest, soonest, shortest or fewest first")
 
 
 def add_show(jobs: Commands) -> None:
@@ -123,7 +132,8 @@ def list_jobs(args: Namespace, terminal: Terminal) -> int:
 
 
 def find_page(app: Mainspring, where: Filter, args: Namespace) -> Page:
-    return app.run(app.jobs.find(where, limit=args.limit, cursor=args.cursor))
+    found = app.jobs.find(where, sort=args.sort, descending=not args.ascending, limit=args.limit, cursor=args.cursor)
+    return app.run(found)
 
 
 def show_page(
@@ -135,7 +145,10 @@ def show_page(
     if page.jobs:
         say_jobs(terminal, page.jobs, now, columns)
     else:
-        terminal.note("no jobs match" if args.cursor is None else "no more jobs")
+        nothing = "no jobs match" if args.cursor is None else "no more jobs"
+        terminal.note("no jobs match so far" if page.partial else nothing)
+    if page.partial:
+        terminal.note("few of many jobs match; the list goes on")
     say_more(args, terminal, page.cursor)
 
 

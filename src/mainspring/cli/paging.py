@@ -13,7 +13,7 @@ MAX_LIMIT = 1000
 
 
 def add_page_options(parser: Parser, cursor: Callable[[str], str] | None = None) -> None:
-    """Add `--limit` and `--cursor`. `cursor` parses a cursor; the default is that of lists of jobs."""
+    """Add `--limit` and `--cursor`. `cursor` parses a cursor; by default it is the id of a page's last item."""
     add_limit_option(parser)
     parser.add_argument(
         "--cursor", type=cursor or parse_cursor, metavar="CURSOR", help="continue after the previous page"
@@ -53,7 +53,7 @@ def parse_limit(text: str) -> int:
 
 
 def parse_cursor(text: str) -> str:
-    """Return a cursor: the id of the last job of a page."""
+    """Return a cursor that is an id."""
     from uuid import UUID
 
     try:

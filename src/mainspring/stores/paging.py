@@ -9,7 +9,8 @@ from typing import Any
 from mainspring.clock import shown
 from mainspring.errors import ConfigurationError
 from mainspring.stores.documents import Document, Listing
-from mainspring.stores.protocol import Store
+from mainspring.stores.protocol import Filter, Sort, Store
+from mainspring.stores.sorting import Order, PageRequest, not_a_cursor, to_spot
 
 DOCUMENTS_PER_PAGE = 500
 MAX_LIMIT = 2**31 - 1  # the largest `integer` of PostgreSQL
@@ -17,12 +18,25 @@ CURSOR = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")  # th
 
 
 def check_page(limit: Any, cursor: Any) -> None:
-    """Raise if these are not the size and the cursor of a page."""
+    """Raise if these are not the size and the cursor of a page of changes."""
+    check_limit(limit)
+    if cursor is not None and not (isinstance(cursor, str) and CURSOR.fullmatch(cursor)):
+        raise ConfigurationError(not_a_cursor(cursor))
+
+
+def page_request(where: Filter, order: Order, limit: Any, cursor: Any) -> PageRequest:
+    """Return what page of jobs is asked for. Raise if these are not the size and the cursor of a page of this list."""
+    check_limit(limit)
+    if cursor is not None and not isinstance(cursor, str):
+        raise ConfigurationError(not_a_cursor(cursor))
+    if cursor is not None and order.sort is Sort.CREATED and CURSOR.fullmatch(cursor):
+        return PageRequest(where, order, limit, (0, cursor.lower()))
+    return PageRequest(where, order, limit, to_spot(where, order, cursor))
+
+
+def check_limit(limit: Any) -> None:
     if not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
         msg = f"limit is {shown(limit)}; give a whole number of at least 1"
-        raise ConfigurationError(msg)
-    if cursor is not None and not (isinstance(cursor, str) and CURSOR.fullmatch(cursor)):
-        msg = f"{shown(cursor)} is not a cursor; pass the previous page's cursor unchanged, or None for the first page"
         raise ConfigurationError(msg)
 
 

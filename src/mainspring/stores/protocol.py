@@ -176,6 +176,7 @@ class Filter:
     due_before: datetime | None = None
     finished_after: datetime | None = None
     finished_before: datetime | None = None
+    changed_after: datetime | None = None  # inclusive; see Job.updated_at
     payload: Mapping[str, Any] = field(default_factory=dict)  # "guest.id" -> equal JSON value
 
     def __post_init__(self) -> None:
@@ -215,10 +216,42 @@ def _check_searched_value(path: str, value: Any) -> None:
         raise ConfigurationError(msg)
 
 
+class Sort(StrEnum):
+    """What a list of jobs is sorted by. Jobs that are equal in it are in the order of their ids."""
+
+    CREATED = "created"
+    DUE = "due"  # only waiting and suspended jobs
+    FINISHED = "finished"  # only finished jobs
+    DURATION = "duration"  # of the last run; only finished jobs; runs under 0.1 s count as equally long
+    ATTEMPTS = "attempts"
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     jobs: list[Job]
     cursor: str | None  # pass it to get the next page; None: this was the last
+    partial: bool = False  # the read stopped before the page was full, because few of many rows matched; go on
+
+
+@dataclass(frozen=True, slots=True)
+class CappedCount:
+    """A number of jobs that was not counted further than needed."""
+
+    value: int
+    exact: bool  # False: there may be more
+
+    def __str__(self) -> str:
+        return f"{self.value:,}{'' if self.exact else '+'}"
+
+
+class Completable(StrEnum):
+    """What can be completed from the values in a store."""
+
+    QUEUE = "queue"
+    TASK = "task"
+    TAG = "tag"
+    ERROR_TYPE = "error_type"
+    PAYLOAD_KEY = "payload_key"  # with dots, as in Filter.payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -501,10 +534,28 @@ class Store(Protocol):
 
     # -- reading: always works, halted or not ------------------------------------------------------
     async def get(self, ids: Sequence[str]) -> list[Job]: ...
-    async def find(self, where: Filter, *, limit: int = 50, cursor: str | None = None) -> Page:
-        """Return one page of the matching jobs, newest first. Only `get` returns the tracebacks of failures."""
+    async def find(
+        self,
+        where: Filter,
+        *,
+        sort: Sort = Sort.CREATED,
+        descending: bool = True,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
+        """Return one page of the matching jobs, sorted. Only `get` returns the tracebacks of failures.
+
+        A page takes bounded time: after many rows that do not match, it ends early (`Page.partial`). The cursor fits
+        only the same filter and sort. For the jobs in the order of their creation, the id of a job is a cursor too.
+        """
 
     async def count(self, where: Filter) -> int: ...
+    async def count_up_to(self, where: Filter, cap: int) -> CappedCount:
+        """Count the matching jobs in bounded time: stop at `cap`, or after many rows that do not match."""
+
+    async def complete(self, what: Completable, prefix: str, *, limit: int = 20, task: str | None = None) -> list[str]:
+        """Return values that begin with the prefix, sorted. All queues; the others may be of the newest jobs only."""
+
     async def attempts(self, job_id: str) -> list[Attempt]: ...
     async def timeline(self, job_id: str) -> list[TimelineEntry]: ...
     async def stats(self) -> Stats: ...

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from mainspring.clock import to_datetime
+from mainspring.errors import ConfigurationError
 from mainspring.job import Attempt, Counts, Job, Status, TimelineEntry
 from mainspring.stores.dynamodb import steps, workers
 from mainspring.stores.dynamodb.claims import read_by_task, read_queue
@@ -20,6 +22,7 @@ from mainspring.stores.dynamodb.items import (
     PLACES,
     TARGETS,
     bucket,
+    column,
     history,
     listed_place,
     running_place,
@@ -33,8 +36,12 @@ from mainspring.stores.dynamodb.items import (
 )
 from mainspring.stores.dynamodb.table import Pages, Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, equals
-from mainspring.stores.protocol import DUE_CAP, AuditEntry, Filter, Page, Stats
+from mainspring.stores.protocol import DUE_CAP, AuditEntry, CappedCount, Completable, Filter, Page, Sort, Stats
+from mainspring.stores.sorting import QUICK, Order, PageRequest, Spot
+from mainspring.stores.suggestions import PAYLOADS, beginning_with, payload_keys
 from mainspring.stores.tables import DueIn, due_in, timeline_of
+
+MOST_SORTED = 10_000  # jobs that a page by another sort than creation may read
 
 # -- jobs -----------------------------------------------------------------------------------------------
 
@@ -54,12 +61,56 @@ async def get(table: Table, ids: Sequence[str]) -> list[Job]:
     return [to_job(found[job_id]) for job_id in ids if job_id in found]
 
 
-async def find(table: Table, where: Filter, limit: int, cursor: str | None) -> Page:
-    """Return matching jobs, newest first. Ids are in order of time, so the last id of a page is the cursor."""
-    search = await JobSearch.start(table, where, newest_first=True, beyond=cursor, hint=limit)
-    rows = await search.take(limit + 1)
-    page = [to_job({**row, "traceback": ""}) for row in rows[:limit]]
-    return Page(page, page[-1].id if len(rows) > limit else None)
+async def find(table: Table, request: PageRequest) -> Page:
+    """Return a page of matching jobs. Ids are in order of time; for other sorts, all matching jobs are read."""
+    where, order, limit, start = request.where, request.order, request.limit, request.start
+    if order.sort is Sort.CREATED:
+        beyond = None if start is None else str(start[1])
+        search = await JobSearch.start(table, where, newest_first=order.descending, beyond=beyond, hint=limit)
+        found: list[tuple[Spot, Row]] = [((0, row["SK"]), row) for row in await search.take(limit + 1)]
+    else:
+        found = [
+            row for row in await all_sorted(table, where, order) if start is None or order.is_beyond(row[0], start)
+        ]
+    page = [to_job({**row, "traceback": ""}) for _, row in found[:limit]]
+    return request.page(page, found[limit - 1][0] if len(found) > limit else None)
+
+
+async def all_sorted(table: Table, where: Filter, order: Order) -> list[tuple[Spot, Row]]:
+    """Return all matching jobs, sorted. No index has this order, so a limit keeps the cost in bounds."""
+    listed = tuple(status for status in where.statuses or Status if order.takes(status))
+    if not listed:
+        return []
+    search = await JobSearch.start(table, replace(where, statuses=listed), newest_first=True, beyond=None)
+    rows = await search.take(MOST_SORTED + 1)
+    if len(rows) > MOST_SORTED:
+        msg = (
+            f"more than {MOST_SORTED:,} jobs match, and DynamoDB has no index by {order.sort}: all of them would have to "
+            'be read; narrow the filter, or sort by "created"'
+        )
+        raise ConfigurationError(msg)
+    found = [((sort_key(order.sort, row), row["SK"]), row) for row in rows]
+    return sorted(found, key=lambda item: item[0], reverse=order.descending)
+
+
+def sort_key(sort: Sort, row: Row) -> int:
+    match sort:
+        case Sort.DUE:
+            return int(column("run_at", row))
+        case Sort.FINISHED:
+            return int(column("finished_at", row))
+        case Sort.DURATION:
+            began = column("started_at", row)
+            lasted = int(column("finished_at", row)) - began if began else 0
+            return lasted if lasted >= QUICK else 0
+        case _:
+            return int(column("attempts", row) or 0)
+
+
+async def count_up_to(table: Table, where: Filter, cap: int) -> CappedCount:
+    search = await JobSearch.start(table, where, newest_first=True, beyond=None, hint=cap)
+    number = len(await search.take(cap + 1))
+    return CappedCount(min(number, cap), exact=number <= cap)
 
 
 async def count(table: Table, where: Filter) -> int:
@@ -74,6 +125,23 @@ async def count(table: Table, where: Filter) -> int:
     ]
     await together([pages.rest() for pages in counts])
     return sum(pages.counted for pages in counts)
+
+
+async def complete(table: Table, what: Completable, prefix: str, limit: int, task: str | None) -> list[str]:
+    """Return values that begin with the prefix: of all queues, or of the newest jobs, because no index lists them."""
+    if what is Completable.QUEUE:
+        return beginning_with(prefix, [row["SK"] for row in await table.rows("queues")], limit)
+    where = Filter(tasks=() if task is None else (task,))
+    if what is Completable.ERROR_TYPE:
+        where = replace(where, statuses=(Status.DEAD_LETTER,))
+    newest = (await find(table, PageRequest(where, Order(), PAYLOADS, None))).jobs
+    found: dict[Completable, Iterable[str]] = {
+        Completable.TASK: (job.task for job in newest),
+        Completable.TAG: (tag for job in newest for tag in job.tags),
+        Completable.ERROR_TYPE: (job.failure.type for job in newest if job.failure),
+        Completable.PAYLOAD_KEY: payload_keys(newest),
+    }
+    return beginning_with(prefix, found[what], limit)
 
 
 class JobSearch:

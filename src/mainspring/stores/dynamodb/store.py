@@ -51,13 +51,15 @@ from mainspring.stores.engine.change import ChangeRequest, refuse_negative
 from mainspring.stores.engine.creation import refuse_unkeepable
 from mainspring.stores.feed import ChangePage, Cursor
 from mainspring.stores.numbers import Figure, NumbersQuery
-from mainspring.stores.paging import check_page
+from mainspring.stores.paging import check_limit, check_page, page_request
 from mainspring.stores.protocol import (
     Action,
     AfterStall,
     AuditEntry,
+    CappedCount,
     Changed,
     Claims,
+    Completable,
     Completion,
     Edit,
     Filter,
@@ -66,6 +68,7 @@ from mainspring.stores.protocol import (
     Page,
     Pulse,
     Reaped,
+    Sort,
     Stats,
     Wake,
     Want,
@@ -73,6 +76,7 @@ from mainspring.stores.protocol import (
     retry_at_once,
 )
 from mainspring.stores.records import Kind, Record, RecordPage
+from mainspring.stores.sorting import Order
 
 T = TypeVar("T")
 log = get_log("mainspring.dynamodb")
@@ -305,14 +309,33 @@ class DynamoStore:
         await self.open()
         return await read.get(self.table, ids)
 
-    async def find(self, where: Filter, *, limit: int = 50, cursor: str | None = None) -> Page:
-        check_page(limit, cursor)
+    async def find(
+        self,
+        where: Filter,
+        *,
+        sort: Sort = Sort.CREATED,
+        descending: bool = True,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
+        order = Order(sort, descending)
+        request = page_request(where, order, limit, cursor)
         await self.open()
-        return await read.find(self.table, where, limit, cursor)
+        return await read.find(self.table, request)
 
     async def count(self, where: Filter) -> int:
         await self.open()
         return await read.count(self.table, where)
+
+    async def count_up_to(self, where: Filter, cap: int) -> CappedCount:
+        check_limit(cap)
+        await self.open()
+        return await read.count_up_to(self.table, where, cap)
+
+    async def complete(self, what: Completable, prefix: str, *, limit: int = 20, task: str | None = None) -> list[str]:
+        check_limit(limit)
+        await self.open()
+        return await read.complete(self.table, what, prefix, limit, task)
 
     async def attempts(self, job_id: str) -> list[Attempt]:
         await self.open()

@@ -14,7 +14,7 @@ from mainspring.stores.columns import as_object
 from mainspring.stores.postgres import steps
 from mainspring.stores.postgres.rows import COLUMNS, FINISHED, LIVE, is_id, only_ids, to_job
 from mainspring.stores.postgres.transaction import Transaction
-from mainspring.stores.protocol import DUE_CAP, DUE_LOOK, AuditEntry, Filter, Page, Stats, WorkerInfo
+from mainspring.stores.protocol import DUE_CAP, DUE_LOOK, AuditEntry, Filter, Stats, WorkerInfo
 from mainspring.stores.tables import (
     CODES,
     COMPLETED,
@@ -125,33 +125,6 @@ async def jobs_of(transaction: Transaction, ids: Sequence[str]) -> dict[str, Job
         for *row, traceback in await transaction.rows(statement, ids=list(ids)):
             found[row[0]] = to_job(row, traceback or "")
     return found
-
-
-async def find(transaction: Transaction, where: Filter, limit: int, cursor: str | None) -> Page:
-    """Return matching jobs, newest first. Ids are in order of time, so the last id of a page is the cursor."""
-    rows: list[tuple[Any, ...]] = []
-    for table in (LIVE, FINISHED):
-        rows += await matching_rows(transaction, table, where, limit + 1, cursor)
-    rows.sort(key=lambda row: row[0], reverse=True)
-    page = [to_job(row) for row in rows[:limit]]
-    return Page(page, page[-1].id if len(rows) > limit else None)
-
-
-async def matching_rows(
-    transaction: Transaction, table: str, where: Filter, limit: int, cursor: str | None
-) -> list[tuple[Any, ...]]:
-    conditions = Conditions(where, table)
-    if cursor is not None:
-        conditions.impossible = conditions.impossible or not is_id(cursor)
-        conditions.add("id < ?::uuid", cursor)
-    if conditions.impossible:
-        return []
-    found, source = "", f"{{s}}.{table} WHERE {conditions}"
-    if where.tags:  # otherwise a planner that expects many matches scans all jobs by id, and may find none
-        found, source = f"WITH {table} AS MATERIALIZED (SELECT * FROM {source})", table
-    statement = f"""{found} SELECT {COLUMNS[table]} FROM {source}
-                    ORDER BY {table}.id DESC LIMIT %(limit)s"""  # `id` alone would be the text column, and be sorted
-    return await transaction.rows(statement, **conditions.values, limit=limit)
 
 
 async def count(transaction: Transaction, where: Filter) -> int:

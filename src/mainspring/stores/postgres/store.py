@@ -24,7 +24,7 @@ from mainspring.stores.engine.creation import refuse_unkeepable
 from mainspring.stores.engine.halts import serves
 from mainspring.stores.feed import ChangePage, Cursor
 from mainspring.stores.numbers import Figure, NumbersQuery
-from mainspring.stores.paging import check_page
+from mainspring.stores.paging import check_limit, check_page, page_request
 from mainspring.stores.postgres import (
     acks,
     admin,
@@ -39,7 +39,9 @@ from mainspring.stores.postgres import (
     partitions,
     read,
     schema,
+    sorting,
     steps,
+    suggestions,
     transfer,
     wakeups,
 )
@@ -55,8 +57,10 @@ from mainspring.stores.protocol import (
     Action,
     AfterStall,
     AuditEntry,
+    CappedCount,
     Changed,
     Claims,
+    Completable,
     Completion,
     Edit,
     Filter,
@@ -65,6 +69,7 @@ from mainspring.stores.protocol import (
     Page,
     Pulse,
     Reaped,
+    Sort,
     Stats,
     Wake,
     Want,
@@ -72,6 +77,7 @@ from mainspring.stores.protocol import (
     retry_at_once,
 )
 from mainspring.stores.records import Kind, Record, RecordPage
+from mainspring.stores.sorting import Order
 from mainspring.stores.workers import Watch
 
 T = TypeVar("T")
@@ -562,12 +568,29 @@ class PostgresStore:
     async def get(self, ids: Sequence[str]) -> list[Job]:
         return await self._read(lambda transaction: read.get(transaction, ids))
 
-    async def find(self, where: Filter, *, limit: int = 50, cursor: str | None = None) -> Page:
-        check_page(limit, cursor)
-        return await self._read(lambda transaction: read.find(transaction, where, limit, cursor))
+    async def find(
+        self,
+        where: Filter,
+        *,
+        sort: Sort = Sort.CREATED,
+        descending: bool = True,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
+        order = Order(sort, descending)
+        request = page_request(where, order, limit, cursor)
+        return await self._read(lambda transaction: sorting.find(transaction, request))
 
     async def count(self, where: Filter) -> int:
         return await self._read(lambda transaction: read.count(transaction, where))
+
+    async def count_up_to(self, where: Filter, cap: int) -> CappedCount:
+        check_limit(cap)
+        return await self._read(lambda transaction: sorting.count_up_to(transaction, where, cap))
+
+    async def complete(self, what: Completable, prefix: str, *, limit: int = 20, task: str | None = None) -> list[str]:
+        check_limit(limit)
+        return await self._read(lambda transaction: suggestions.complete(transaction, what, prefix, limit, task))
 
     async def attempts(self, job_id: str) -> list[Attempt]:
         return await self._read(lambda transaction: read.attempts(transaction, job_id))

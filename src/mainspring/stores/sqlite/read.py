@@ -10,7 +10,7 @@ from typing import Any
 from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.job import Attempt, Counts, Job, Move, TimelineEntry
 from mainspring.stores.columns import as_object, decoded
-from mainspring.stores.protocol import DUE_CAP, DUE_LOOK, AuditEntry, Filter, Halt, Page, Stats, WorkerInfo
+from mainspring.stores.protocol import DUE_CAP, DUE_LOOK, AuditEntry, Filter, Halt, Stats, WorkerInfo
 from mainspring.stores.sqlite.claims import ASIDE, PRIORITIES, SET_ASIDE, SUSPECT, SUSPECTS, WAITING
 from mainspring.stores.sqlite.rows import COLUMNS, FINISHED, LIVE, to_job
 from mainspring.stores.sqlite.steps import steps
@@ -23,11 +23,12 @@ from mainspring.stores.tables import CODES, COMPLETED, DueIn, by_queue, due_in, 
 class Conditions:
     """A filter as a WHERE clause for one of the two tables. Column names are constants, values are parameters."""
 
-    def __init__(self, where: Filter, table: str) -> None:
+    def __init__(self, where: Filter, table: str, *, correlated: bool = False) -> None:
         self.terms: list[str] = []
         self.values: list[Any] = []
         self.impossible = False  # no row of this table can match
         self._table = table
+        self._has_tag = HAS_TAG.format(table=table) if correlated else IS_TAGGED  # correlated: checked row by row
         self._add_choices(where)
         self._add_equalities(where)
         self._add_times(where)
@@ -46,12 +47,14 @@ class Conditions:
             wanted = [CODES[status] for status in where.statuses if CODES[status] in codes]
             self.impossible = not wanted
             if set(wanted) != set(codes):
-                self._any_of("status", wanted)
+                self.add(f"status IN ({', '.join(map(str, wanted))})" if len(wanted) != 1 else f"status = {wanted[0]}")
+            if wanted and min(wanted) > COMPLETED:
+                self.add(f"status > {COMPLETED}")  # the condition of an index; SQLite does not derive it
         for column, choices in (("id", where.ids), ("queue", where.queues), ("task", where.tasks)):
             if choices:
                 self._any_of(column, choices)
         for tag in where.tags:
-            self.add("id IN (SELECT job_id FROM mainspring_tags WHERE tag = ?)", tag)
+            self.add(self._has_tag, tag)
 
     def _any_of(self, column: str, choices: Sequence[Any]) -> None:
         if len(choices) == 1:
@@ -86,6 +89,8 @@ class Conditions:
             self.add(f"EXISTS (SELECT 1 FROM {levels} WHERE {names} AND {condition})", *steps, *compared)
 
 
+IS_TAGGED = "id IN (SELECT job_id FROM mainspring_tags WHERE tag = ?)"
+HAS_TAG = "EXISTS (SELECT 1 FROM mainspring_tags WHERE tag = ? AND job_id = {table}.id)"
 BODY = """(SELECT CASE WHEN json_valid(body) THEN body ELSE '{{}}' END FROM (SELECT
     coalesce(payload, (SELECT body FROM mainspring_payloads WHERE job_id = {table}.id)) AS body))"""
 NESTED = "CASE WHEN s{outer}.type = 'object' THEN s{outer}.value ELSE '{{}}' END"
@@ -128,28 +133,6 @@ def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[Job]:
         for *row, traceback in connection.execute(statement, given):
             found[row[0]] = to_job(row, traceback or "")
     return [found[job_id] for job_id in ids if job_id in found]
-
-
-def find(connection: sqlite3.Connection, where: Filter, limit: int, cursor: str | None) -> Page:
-    """Return a page of matching jobs, newest first. Ids grow with time, so the last id of a page is the cursor."""
-    rows: list[tuple[Any, ...]] = []
-    for table in (LIVE, FINISHED):
-        rows += matching_rows(connection, table, where, limit + 1, cursor)
-    rows.sort(key=lambda row: row[0], reverse=True)
-    page = [to_job(row) for row in rows[:limit]]
-    return Page(page, page[-1].id if len(rows) > limit else None)
-
-
-def matching_rows(
-    connection: sqlite3.Connection, table: str, where: Filter, limit: int, cursor: str | None
-) -> list[tuple[Any, ...]]:
-    conditions = Conditions(where, table)
-    if conditions.impossible:
-        return []
-    if cursor is not None:
-        conditions.add("id < ?", cursor)
-    statement = f"SELECT {COLUMNS[table]} FROM {table} WHERE {conditions} ORDER BY id DESC LIMIT ?"
-    return connection.execute(statement, (*conditions.values, limit)).fetchall()
 
 
 def count(connection: sqlite3.Connection, where: Filter) -> int:

@@ -53,6 +53,7 @@ CREATE INDEX mainspring_jobs_aside ON mainspring_jobs (queue, task, priority, ru
 CREATE INDEX mainspring_jobs_to_wake ON mainspring_jobs (waits_for, priority, id) WHERE status = 2 AND waits_for IS NOT NULL;
 CREATE INDEX mainspring_jobs_running ON mainspring_jobs (worker, deadline) WHERE status = 3;
 CREATE UNIQUE INDEX mainspring_jobs_dedupe ON mainspring_jobs (task, dedupe_key) WHERE dedupe_key IS NOT NULL;
+CREATE INDEX mainspring_jobs_attempts ON mainspring_jobs (attempts, id) WHERE attempts <> 0;
 CREATE INDEX mainspring_jobs_target ON mainspring_jobs (target_type, target_id) WHERE target_type IS NOT NULL;
 CREATE INDEX mainspring_jobs_failure ON mainspring_jobs (fingerprint, id) WHERE fingerprint IS NOT NULL;
 
@@ -93,6 +94,12 @@ CREATE TABLE mainspring_archive (
 
 CREATE INDEX mainspring_archive_expiry ON mainspring_archive (expires_at);
 CREATE INDEX mainspring_archive_failed ON mainspring_archive (status, id) WHERE status > 4;
+CREATE INDEX mainspring_archive_dead ON mainspring_archive (queue, finished_at) WHERE status = 5;
+-- For sorted lists. Jobs of less than 0.1 s and jobs with one attempt are not in their index, so that most jobs cost nothing.
+CREATE INDEX mainspring_archive_finished ON mainspring_archive (finished_at, id);
+CREATE INDEX mainspring_archive_duration ON mainspring_archive (finished_at - started_at, id)
+    WHERE started_at > 0 AND finished_at - started_at >= 100;
+CREATE INDEX mainspring_archive_attempts ON mainspring_archive (attempts, id) WHERE attempts <> 1;
 CREATE INDEX mainspring_archive_dedupe ON mainspring_archive (dedupe_key) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX mainspring_archive_target ON mainspring_archive (target_type, target_id) WHERE target_type IS NOT NULL;
 -- The jobs of a failure group: all of them in order, and its dead letters, which may be few among many that succeeded.

@@ -27,13 +27,15 @@ from mainspring.stores.engine.change import ChangeRequest, refuse_negative
 from mainspring.stores.engine.halts import serves
 from mainspring.stores.feed import ChangePage, Cursor
 from mainspring.stores.numbers import Figure, NumbersQuery
-from mainspring.stores.paging import check_page
+from mainspring.stores.paging import check_limit, check_page, page_request
 from mainspring.stores.protocol import (
     Action,
     AfterStall,
     AuditEntry,
+    CappedCount,
     Changed,
     Claims,
+    Completable,
     Completion,
     Edit,
     Filter,
@@ -42,6 +44,7 @@ from mainspring.stores.protocol import (
     Page,
     Pulse,
     Reaped,
+    Sort,
     Stats,
     Takeover,
     Wake,
@@ -50,6 +53,7 @@ from mainspring.stores.protocol import (
     retry_at_once,
 )
 from mainspring.stores.records import Kind, Record, RecordPage
+from mainspring.stores.sorting import Order
 from mainspring.stores.sqlite import (
     acks,
     admin,
@@ -61,7 +65,9 @@ from mainspring.stores.sqlite import (
     maintenance,
     numbers,
     read,
+    sorting,
     steps,
+    suggestions,
     transfer,
     wakeups,
 )
@@ -217,12 +223,28 @@ class SqlStore(ABC):
     async def get(self, ids: Sequence[str]) -> list[Job]:
         return await self._read(read.get, ids)
 
-    async def find(self, where: Filter, *, limit: int = 50, cursor: str | None = None) -> Page:
-        check_page(limit, cursor)
-        return await self._read(read.find, where, limit, cursor)
+    async def find(
+        self,
+        where: Filter,
+        *,
+        sort: Sort = Sort.CREATED,
+        descending: bool = True,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
+        order = Order(sort, descending)
+        return await self._read(sorting.find, page_request(where, order, limit, cursor))
 
     async def count(self, where: Filter) -> int:
         return await self._read(read.count, where)
+
+    async def count_up_to(self, where: Filter, cap: int) -> CappedCount:
+        check_limit(cap)
+        return await self._read(sorting.count_up_to, where, cap)
+
+    async def complete(self, what: Completable, prefix: str, *, limit: int = 20, task: str | None = None) -> list[str]:
+        check_limit(limit)
+        return await self._read(suggestions.complete, what, prefix, limit, task)
 
     async def attempts(self, job_id: str) -> list[Attempt]:
         return await self._read(read.attempts, job_id)

@@ -78,6 +78,7 @@ CREATE INDEX jobs_running ON {schema}.jobs (worker, deadline) WHERE status = 3;
 CREATE INDEX jobs_to_wake ON {schema}.jobs (waits_for, priority, id) WHERE waits_for IS NOT NULL;
 CREATE UNIQUE INDEX jobs_dedupe ON {schema}.jobs (dedupe_key, task) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX jobs_target ON {schema}.jobs (target_type, target_id, id) WHERE target_type IS NOT NULL;
+CREATE INDEX jobs_attempts ON {schema}.jobs (attempts, id) WHERE attempts <> 0;
 CREATE INDEX jobs_tags ON {schema}.jobs USING gin (tags) WHERE tags IS NOT NULL;
 COMMENT ON INDEX {schema}.jobs_waiting IS 'a claim seeks each priority of a queue in this index and reads nothing else';
 COMMENT ON INDEX {schema}.jobs_aside IS
@@ -135,6 +136,12 @@ CREATE TABLE {schema}.archive_short PARTITION OF {schema}.archive FOR VALUES FRO
 CREATE TABLE {schema}.archive_forever PARTITION OF {schema}.archive FOR VALUES FROM (1000000) TO (MAXVALUE);
 CREATE INDEX archive_short_expiry ON {schema}.archive_short (expires_at);
 CREATE INDEX archive_failed ON {schema}.archive (status, id) WHERE status > 4;
+CREATE INDEX archive_dead ON {schema}.archive (queue, finished_at) WHERE status = 5;
+-- For sorted lists. Jobs of less than 0.1 s and jobs with one attempt are not in their index, so that most jobs cost nothing.
+CREATE INDEX archive_finished ON {schema}.archive (finished_at, id);
+CREATE INDEX archive_duration ON {schema}.archive ((finished_at - started_at), id)
+    WHERE started_at > 0 AND finished_at - started_at >= 100;
+CREATE INDEX archive_attempts ON {schema}.archive (attempts, id) WHERE attempts <> 1;
 CREATE INDEX archive_dedupe ON {schema}.archive (dedupe_key) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX archive_target ON {schema}.archive (target_type, target_id, id) WHERE target_type IS NOT NULL;
 CREATE INDEX archive_failure ON {schema}.archive (fingerprint, id) WHERE fingerprint IS NOT NULL;

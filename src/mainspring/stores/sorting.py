@@ -1,0 +1,176 @@
+"""Sorted pages of jobs: what a store needs to read them in bounded time. Pure functions.
+
+A store walks the indexes that are in the order asked for, one lane each, and checks the filter row by row. A lane is
+read until there are enough jobs, or `LOOK` rows were looked at. Then the page ends early, and its cursor says how far
+the read came: so each page takes bounded time, whatever is asked for, and all pages together have every job.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
+from datetime import datetime
+from hashlib import sha256
+from typing import Any
+
+from mainspring.clock import shown
+from mainspring.errors import ConfigurationError
+from mainspring.job import FINISHED, Job, Status
+from mainspring.stores.protocol import Filter, Page, Sort
+
+LOOK = 10_000  # rows that a page may look at in one lane
+QUICK = 100  # milliseconds; shorter runs count as equally long, so that they need no entry in an index
+UNSELECTIVE = 10_000  # a filter that matches more rows than this is checked row by row
+
+Spot = tuple[int, str | int]
+"""The place of a job in a sorted list: its key, and what breaks ties."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How a page is sorted."""
+
+    sort: Sort = Sort.CREATED
+    descending: bool = True
+
+    def takes(self, status: Status) -> bool:
+        """Return whether jobs of this status are listed: only waiting jobs are due, only finished ones have lasted."""
+        if self.sort is Sort.DUE:
+            return status not in FINISHED and status is not Status.RUNNING
+        return status in FINISHED or self.sort in {Sort.CREATED, Sort.ATTEMPTS}
+
+    @property
+    def direction(self) -> str:
+        return "DESC" if self.descending else "ASC"
+
+    @property
+    def beyond(self) -> str:
+        """Return the comparison of jobs that come later in the list."""
+        return "<" if self.descending else ">"
+
+    def is_beyond(self, spot: Spot, other: Spot) -> bool:
+        return spot < other if self.descending else spot > other
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    where: Filter
+    order: Order
+    limit: int
+    start: Spot | None  # the page begins after it
+
+    def page(self, rows: Sequence[Job], end: Spot | None) -> Page:
+        """Return the page with these jobs, after which the list goes on at `end`."""
+        return Page(list(rows), to_cursor(self.where, self.order, end), end is not None and len(rows) < self.limit)
+
+
+Bound = tuple[str, tuple[Any, ...]]
+"""A condition in SQL, in which `?` stands for each of the values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Rows of one table in the order of an index."""
+
+    table: str
+    key: str | int  # an expression, or the same number for all rows
+    index: str = ""  # for SQLite; empty: it chooses
+    terms: tuple[str, ...] = ()  # conditions that the index answers
+    values: tuple[Any, ...] = ()
+    rest: str = ""  # a condition that only the rows can answer
+    tie: str = "id"
+    mark: str = "?"  # how a value of `tie` is passed
+
+    @property
+    def spot(self) -> str:
+        return f"{self.key}, {self.table}.{self.tie}"
+
+    def beyond(self, order: Order, start: Spot | None, sign: str | None = None) -> Bound | None:
+        """Return the condition of rows beyond a spot; None if there are none."""
+        sign = sign or order.beyond
+        if start is None:
+            return ALL_ROWS
+        if isinstance(self.key, str):
+            return f"({self.spot}) {sign} (?, {self.mark})", start
+        if self.key == start[0]:
+            return f"{self.table}.{self.tie} {sign} {self.mark}", (start[1],)
+        return ALL_ROWS if (self.key < start[0]) is ("<" in sign) else None
+
+    def sorted_by(self, order: Order) -> str:
+        keys = [self.key] if isinstance(self.key, str) else []
+        return ", ".join(f"{column} {order.direction}" for column in (*keys, f"{self.table}.{self.tie}"))
+
+
+ALL_ROWS: Bound = ("1 = 1", ())
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was read in one lane: rows with their spots, in order."""
+
+    rows: Sequence[tuple[Spot, Any]]
+    until: Spot | None = None  # the last row that was looked at; None: the lane has no more
+
+
+def merge(lanes: Iterable[Found], order: Order, limit: int) -> tuple[list[Any], Spot | None]:
+    """Return the rows of a page, and the spot after which the next page begins; None if this was the last.
+
+    A lane that was not read to its end hides what comes after the last row that was looked at. So the page ends there.
+    """
+    found = list(lanes)
+    horizons = [lane.until for lane in found if lane.until is not None]
+    horizon = (max if order.descending else min)(horizons) if horizons else None
+    rows = sorted((row for lane in found for row in lane.rows), key=lambda row: row[0], reverse=order.descending)
+    known = [row for row in rows if horizon is None or not order.is_beyond(row[0], horizon)]
+    page = [row for _, row in known[:limit]]
+    if len(known) > limit:
+        return page, known[limit - 1][0]
+    return page, horizon
+
+
+# -- cursors --------------------------------------------------------------------------------------
+
+
+def to_cursor(where: Filter, order: Order, spot: Spot | None) -> str | None:
+    """Return the text that a caller passes to get the next page."""
+    if spot is None:
+        return None
+    text = json.dumps([digest(where, order), *spot], separators=(",", ":"))
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def to_spot(where: Filter, order: Order, cursor: str | None) -> Spot | None:
+    """Return the spot of a cursor. Raise ConfigurationError if it is of another list."""
+    if cursor is None:
+        return None
+    try:
+        mark, key, tie = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (ValueError, TypeError, binascii.Error):
+        raise ConfigurationError(not_a_cursor(cursor)) from None
+    if not isinstance(key, int) or abs(key) >= 2**63 or not isinstance(tie, int | str) or not isinstance(mark, str):
+        raise ConfigurationError(not_a_cursor(cursor))
+    if mark != digest(where, order):
+        msg = (
+            "this cursor is of a list with another filter or sort; repeat those of its page, or begin without a cursor"
+        )
+        raise ConfigurationError(msg)
+    return key, tie
+
+
+def not_a_cursor(cursor: object) -> str:
+    return f"{shown(cursor)} is not a cursor; pass the previous page's cursor unchanged, or None for the first page"
+
+
+def digest(where: Filter, order: Order) -> str:
+    """Return a short text that differs between lists."""
+    given = {field.name: getattr(where, field.name) for field in fields(where)}
+    given = {name: value for name, value in given.items() if value not in (None, (), {})}
+    text = json.dumps([given, *astuple(order)], default=_plain, sort_keys=True)
+    return sha256(text.encode()).hexdigest()[:10]
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else dict(value)

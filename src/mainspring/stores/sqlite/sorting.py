@@ -1,0 +1,238 @@
+"""Sorted pages and capped counts. stores/sorting.py explains lanes."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mainspring.job import Status
+from mainspring.stores.protocol import CappedCount, Filter, Page, Sort
+from mainspring.stores.sorting import LOOK, QUICK, UNSELECTIVE, Bound, Found, Lane, Order, PageRequest, Spot, merge
+from mainspring.stores.sqlite.claims import ALL_ASIDE, ALL_SUSPECT, ALL_WAITING, PRIORITIES, each
+from mainspring.stores.sqlite.read import Conditions
+from mainspring.stores.sqlite.rows import COLUMNS, FINISHED, LIVE, to_job
+from mainspring.stores.tables import CODES, COMPLETED, RUNNING, STATUSES
+
+LASTED = f"{FINISHED}.finished_at - {FINISHED}.started_at"
+SLOW = f"{FINISHED}.started_at > 0 AND {LASTED} >= {QUICK}"
+IN_FAILED = f"{FINISHED}.status > {COMPLETED}"  # the condition of the index; SQLite does not derive it
+FAILED = frozenset({Status.DEAD_LETTER, Status.CANCELLED})
+
+
+# -- pages ----------------------------------------------------------------------------------------
+
+
+def find(connection: sqlite3.Connection, request: PageRequest) -> Page:
+    found: list[Found] = []
+    where, order = request.where, request.order
+    for table in (LIVE, FINISHED):
+        conditions = Conditions(where, table)
+        if conditions.impossible or not any(map(order.takes, statuses_of(table))):
+            continue
+        if is_selective(connection, where, table):
+            found.append(read_exactly(connection, exact_lane(order, table), conditions, request))
+        else:
+            plain = Conditions(where, table, correlated=True)
+            lanes = lanes_of(connection, where, order, table)
+            found += [read_lane(connection, lane, plain, request) for lane in lanes]
+    rows, end = merge(found, order, request.limit)
+    return request.page([to_job(row) for row in rows], end)
+
+
+def source(lane: Lane) -> str:
+    return f"{lane.table} {f'INDEXED BY {lane.index}' if lane.index else ''}"
+
+
+def statuses_of(table: str) -> list[Status]:
+    return [status for status in STATUSES if (CODES[status] > RUNNING) == (table == FINISHED)]
+
+
+def read_exactly(connection: sqlite3.Connection, lane: Lane, conditions: Conditions, request: PageRequest) -> Found:
+    beyond = lane.beyond(request.order, request.start)
+    return Found(()) if beyond is None else read_rows(connection, lane, [beyond], conditions, request)
+
+
+def read_lane(connection: sqlite3.Connection, lane: Lane, conditions: Conditions, request: PageRequest) -> Found:
+    """Read a lane until there are enough rows, or enough were looked at."""
+    beyond = lane.beyond(request.order, request.start)
+    if beyond is None:
+        return Found(())
+    if not conditions.terms and not lane.rest:
+        return read_rows(connection, lane, [beyond], conditions, request)
+    until = last_looked_at(connection, lane, beyond, request.order)
+    within = lane.beyond(request.order, until, ">=" if request.order.descending else "<=")
+    found = read_rows(connection, lane, [beyond, *([within] if within and until else [])], conditions, request)
+    return found if found.until is not None else replace(found, until=until)
+
+
+def last_looked_at(connection: sqlite3.Connection, lane: Lane, beyond: Bound, order: Order) -> Spot | None:
+    """Return where the read ends because enough rows were looked at; None if there are fewer rows."""
+    term, values = beyond
+    statement = f"""SELECT {lane.spot} FROM {source(lane)} WHERE {" AND ".join([*lane.terms, term])}
+                    ORDER BY {lane.sorted_by(order)} LIMIT 1 OFFSET {LOOK - 1}"""
+    row: Spot | None = connection.execute(statement, (*lane.values, *values)).fetchone()
+    return row
+
+
+def read_rows(
+    connection: sqlite3.Connection, lane: Lane, bounds: Sequence[Bound], conditions: Conditions, request: PageRequest
+) -> Found:
+    terms = [*lane.terms, *(term for term, _ in bounds), str(conditions), *([lane.rest] if lane.rest else [])]
+    values = [*lane.values, *(value for _, values in bounds for value in values), *conditions.values]
+    statement = f"""SELECT {lane.spot}, {COLUMNS[lane.table]} FROM {source(lane)} WHERE {" AND ".join(terms)}
+                    ORDER BY {lane.sorted_by(request.order)} LIMIT ?"""
+    rows = [((key, tie), row) for key, tie, *row in connection.execute(statement, (*values, request.limit + 1))]
+    return Found(rows, rows[-1][0] if len(rows) > request.limit else None)
+
+
+# -- lanes ----------------------------------------------------------------------------------------
+
+
+def exact_lane(order: Order, table: str) -> Lane:
+    """Return how matching rows are sorted, if they are few."""
+    match order.sort:
+        case Sort.DUE:
+            return Lane(table, f"{table}.run_at", tie="seq", terms=(f"{table}.status < {RUNNING}",))
+        case Sort.FINISHED:
+            return Lane(table, f"{table}.finished_at")
+        case Sort.DURATION:
+            return Lane(table, f"iif({SLOW}, {LASTED}, 0)")
+        case Sort.ATTEMPTS:
+            return Lane(table, f"{table}.attempts")
+        case _:
+            return Lane(table, 0)
+
+
+def lanes_of(connection: sqlite3.Connection, where: Filter, order: Order, table: str) -> list[Lane]:
+    """Return the lanes of a table that together have all rows of the list."""
+    match order.sort:
+        case Sort.DUE:
+            return list(due_lanes(connection, where))
+        case Sort.FINISHED:
+            return [Lane(table, f"{table}.finished_at", "mainspring_archive_finished")]
+        case Sort.DURATION:
+            slow = Lane(table, LASTED, "mainspring_archive_duration", (SLOW,))
+            return [slow, Lane(table, 0, rest=f"NOT ({SLOW})")]
+        case Sort.ATTEMPTS:
+            return attempt_lanes(table)
+        case _:
+            return created_lanes(where, table)
+
+
+def created_lanes(where: Filter, table: str) -> list[Lane]:
+    if table == FINISHED and where.statuses and FAILED.issuperset(where.statuses):
+        return [
+            Lane(table, 0, "mainspring_archive_failed", (f"{table}.status = {CODES[status]}", IN_FAILED))
+            for status in dict.fromkeys(where.statuses)
+        ]
+    return [Lane(table, 0)]
+
+
+def attempt_lanes(table: str) -> list[Lane]:
+    """Nearly all rows have the usual number, and are not in the index."""
+    usual, name = (1, "archive") if table == FINISHED else (0, "jobs")
+    index, attempts = f"mainspring_{name}_attempts", f"{table}.attempts"
+    many = Lane(table, attempts, index, (f"{attempts} <> {usual}", f"{attempts} > {usual}"))
+    few = Lane(table, attempts, index, (f"{attempts} <> {usual}", f"{attempts} < {usual}"))
+    return [many, Lane(table, usual, rest=f"{attempts} = {usual}"), *([few] if usual else [])]
+
+
+def due_lanes(connection: sqlite3.Connection, where: Filter) -> Iterator[Lane]:
+    """Yield a lane for each level of each queue, and for the few jobs that are kept apart by their task."""
+    wanted = set(where.queues)
+    for source, index in ((ALL_WAITING, "waiting"), (ALL_SUSPECT, "suspect"), (ALL_ASIDE, "aside")):
+        names = connection.execute(f"WITH RECURSIVE {each('names', 'queue', source)} SELECT queue FROM names")
+        condition = source.partition("WHERE ")[2]
+        for queue in (name for (name,) in names.fetchall() if name is not None and (not wanted or name in wanted)):
+            for terms, values in branches(connection, index, source, queue):
+                yield Lane(
+                    LIVE, f"{LIVE}.run_at", f"mainspring_jobs_{index}",
+                    (condition, "queue = ?", *terms), (queue, *values), tie="seq",
+                )  # fmt: skip
+
+
+def branches(
+    connection: sqlite3.Connection, index: str, source: str, queue: str
+) -> Iterator[tuple[tuple[str, ...], tuple[Any, ...]]]:
+    """Yield the further columns by which an index separates the jobs of a queue before it sorts them by time."""
+    if index == "waiting":
+        yield from (((f"priority = {level}",), ()) for level in PRIORITIES)
+        return
+    statement = f"WITH RECURSIVE {each('names', 'task', f'{source} AND queue = :queue')} SELECT task FROM names"
+    for (task,) in connection.execute(statement, {"queue": queue}).fetchall():
+        if task is not None and index == "suspect":
+            yield ("task = ?",), (task,)
+        elif task is not None:
+            yield from ((("task = ?", f"priority = {level}"), (task,)) for level in PRIORITIES)
+
+
+# -- filters that few rows match ----------------------------------------------------------------------
+
+
+def selective_part(where: Filter, table: str) -> Filter:
+    """Return the part of a filter that an index answers."""
+    part = Filter(target_type=where.target_type, target_id=where.target_id if where.target_type else None)
+    part = replace(part, tags=where.tags)
+    if table == FINISHED:
+        part = replace(part, dedupe_key=where.dedupe_key)
+        if where.statuses and FAILED.issuperset(where.statuses):
+            part = replace(part, statuses=where.statuses)
+        return replace(part, finished_after=where.finished_after, changed_after=where.changed_after)
+    if where.tasks:
+        part = replace(part, dedupe_key=where.dedupe_key, tasks=where.tasks if where.dedupe_key else ())
+    return part if where.statuses != (Status.RUNNING,) else replace(part, statuses=where.statuses, worker=where.worker)
+
+
+def is_selective(connection: sqlite3.Connection, where: Filter, table: str) -> bool:
+    """Return whether an index finds the few rows that match, so that they can be read and sorted as a whole."""
+    if where.ids:
+        return True
+    part = selective_part(where, table)
+    return part != Filter() and number_of(connection, part, table, UNSELECTIVE + 1) <= UNSELECTIVE
+
+
+def number_of(connection: sqlite3.Connection, where: Filter, table: str, most: int) -> int:
+    conditions = Conditions(where, table)
+    if conditions.impossible:
+        return 0
+    statement = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {conditions} LIMIT ?)"
+    number: int = connection.execute(statement, (*conditions.values, most)).fetchone()[0]
+    return number
+
+
+# -- counts ---------------------------------------------------------------------------------------
+
+COUNTED = "SELECT queue, status, n FROM mainspring_counts"
+
+
+def count_up_to(connection: sqlite3.Connection, where: Filter, cap: int) -> CappedCount:
+    if where == Filter(queues=where.queues, statuses=where.statuses):
+        codes = {CODES[status] for status in where.statuses or STATUSES}
+        rows = connection.execute(COUNTED).fetchall()
+        total = sum(n for queue, code, n in rows if code in codes and (not where.queues or queue in where.queues))
+        return CappedCount(total, exact=True)
+    total, exact = 0, True
+    for table in (LIVE, FINISHED):
+        number, complete = count_in(connection, where, table, cap + 1)
+        total, exact = total + number, exact and complete
+    return CappedCount(min(total, cap), exact and total <= cap)
+
+
+def count_in(connection: sqlite3.Connection, where: Filter, table: str, most: int) -> tuple[int, bool]:
+    """Count the matching rows of a table, up to `most`; return also whether all rows were looked at."""
+    conditions = Conditions(where, table, correlated=True)
+    if conditions.impossible:
+        return 0, True
+    if is_selective(connection, where, table):
+        return number_of(connection, where, table, most), True
+    order, number, complete = Order(), 0, True
+    for lane in created_lanes(where, table):
+        until = last_looked_at(connection, lane, ("1", ()), order)
+        bound, values = ("1", ()) if until is None else (f"{table}.id >= ?", (until[1],))
+        statement = f"""SELECT count(*) FROM (SELECT 1 FROM {source(lane)} WHERE {" AND ".join([*lane.terms, bound])}
+                        AND {conditions} LIMIT ?)"""
+        number += connection.execute(statement, (*values, *conditions.values, most)).fetchone()[0]
+        complete = complete and until is None
+    return number, complete

@@ -1,0 +1,31 @@
+"""Values that complete what a person types, such as the name of a queue. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from mainspring.job import Job
+
+SAMPLE = 5_000  # newest rows in which values are searched that no index lists
+PAYLOADS = 200  # newest jobs whose payloads are searched for keys
+DEPTH = 3  # of the objects in a payload
+
+
+def beginning_with(prefix: str, values: Iterable[str | None], limit: int) -> list[str]:
+    """Return the first distinct values with this prefix, sorted."""
+    return sorted({value for value in values if value is not None and value.startswith(prefix)})[:limit]
+
+
+def payload_keys(jobs: Sequence[Job]) -> Iterator[str]:
+    """Yield the paths in the payloads of jobs, in the form of `Filter.payload`."""
+    for job in jobs:
+        yield from paths(job.payload, "", DEPTH)
+
+
+def paths(value: Any, start: str, depth: int) -> Iterator[str]:
+    if not isinstance(value, dict) or not depth:
+        return
+    for name, inner in value.items():
+        yield f"{start}{name}"
+        yield from paths(inner, f"{start}{name}.", depth - 1)
