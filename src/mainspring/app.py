@@ -45,7 +45,7 @@ from mainspring.stores.connect import store_of
 from mainspring.stores.documents import By
 from mainspring.stores.feed import EVERY_CHANGE, Change, ChangeFilter
 from mainspring.stores.numbers import Grouping
-from mainspring.stores.protocol import AuditEntry, Halt, Stats, Store, WorkerInfo
+from mainspring.stores.protocol import AuditEntry, AuditFilter, Halt, Stats, Store, WorkerInfo
 from mainspring.task import Enqueuer, Task, TaskDecorator
 
 if TYPE_CHECKING:
@@ -534,8 +534,20 @@ class Mainspring:
         outside = self.runtime.outside_halt
         return health if outside is None else with_outside(health, await outside.verdict(), strict=outside.check.strict)
 
-    async def audit(self, *, limit: int = 100) -> list[AuditEntry]:
-        return await self.store.audit(limit=limit)
+    async def audit(
+        self,
+        *,
+        actor: str | None = None,
+        action: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        job: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> list[AuditEntry]:
+        """Return changes by hand, newest first. To go on, pass the `cursor` of the last entry that you have read."""
+        where = AuditFilter(actor, action, since, until, job)
+        return await self.store.audit(where, limit=limit, cursor=cursor)
 
     # -- events -------------------------------------------------------------------------------
 

@@ -56,6 +56,8 @@ class Health:
     unknown_tasks: tuple[DueTask, ...] = ()  # due jobs whose task no live worker of their queue knows
     oldest_due: datetime | None = None  # when the oldest job that could run now was due; None: there is none
     oldest_in: str = ""  # the queue of that job
+    stalled: int = 0  # jobs that run longer than their timeout and grace
+    oldest_dead: Mapping[str, datetime] = field(default_factory=dict)  # queue -> when its oldest dead letter failed
     halted: bool = False  # the whole system is halted; that is deliberate, so it is not a problem
     halt_reason: str = ""  # why another system has halted the jobs, see `Mainspring(halted=…)`
     measures: Mapping[str, float] = field(default_factory=dict)  # what the store counts for this process, if it does
@@ -239,6 +241,8 @@ def judge(stats: Stats, now: datetime, store: str, max_lateness: timedelta = MAX
         unknown_tasks=unknown,
         oldest_due=waiting.get(oldest_in),
         oldest_in=oldest_in,
+        stalled=stats.stalled,
+        oldest_dead=stats.oldest_dead,
         halted=any(halt.queue is None for halt in stats.halts),
         measures=stats.measures,
     )

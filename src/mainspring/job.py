@@ -150,6 +150,7 @@ class Job:
     created_at: datetime
     started_at: datetime | None  # when it was last claimed or, once it finished, when its last run began
     finished_at: datetime | None
+    updated_at: datetime  # when its status, progress or options changed last; of a finished job, when it finished
     expires_at: datetime | None  # when retention removes it
     attempts: int  # runs that ended in success or failure; snoozes, releases and crashes do not count
     max_attempts: int

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from mainspring.clock import to_millis
-from mainspring.errors import Failure
+from mainspring.errors import ConfigurationError, Failure
 from mainspring.job import MAX_CRASHES, TRANSITIONS, Move, Priority, ProgressReport, Status
 from mainspring.stores.documents import By
-from mainspring.stores.protocol import Action, Changed, Edit, Filter, Store
+from mainspring.stores.protocol import Action, AuditFilter, Changed, Edit, Filter, Store
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
     BY,
@@ -367,3 +367,43 @@ class AdminTests(StoreScenario):
             clock.advance(1)
         assert [entry.actor for entry in await store.audit()] == ["person 2", "person 1", "person 0"]
         assert [entry.actor for entry in await store.audit(limit=1)] == ["person 2"]
+
+    # -- the audit log ------------------------------------------------------------------------
+
+    async def test_the_audit_log_is_filtered_and_goes_on_after_a_cursor(self, store: Store, clock: ManualClock) -> None:
+        ids = await put_many(store, 4)
+        for number, job_id in enumerate(ids):
+            clock.advance(1)
+            by = By(actor="ana" if number % 2 else "bob", reason=f"no {number}")
+            action = Action.CANCEL if number < 3 else Action.EDIT
+            await store.change(action, Filter(ids=(job_id,)), by, edit=Edit(priority=0) if number == 3 else None)
+
+        async def reasons(limit: int = 100, cursor: str | None = None, **where: Any) -> list[str]:
+            return [entry.reason for entry in await store.audit(AuditFilter(**where), limit=limit, cursor=cursor)]
+
+        assert await reasons() == ["no 3", "no 2", "no 1", "no 0"]
+        assert await reasons(actor="ana") == ["no 3", "no 1"]
+        assert await reasons(action="edit") == ["no 3"]
+        assert await reasons(since=at(clock, -1)) == ["no 3", "no 2"]
+        assert await reasons(until=at(clock, -1)) == ["no 1", "no 0"]
+        assert await reasons(job=ids[1]) == ["no 1"]
+        assert await reasons(job=ids[1], actor="bob") == []
+        first = await store.audit(limit=2)
+        assert await reasons(cursor=first[-1].cursor) == ["no 1", "no 0"]
+        assert await reasons(cursor=first[-1].cursor, actor="ana") == ["no 1"]
+        assert await reasons(operation=first[0].operation) == ["no 3"]
+        with pytest.raises(ConfigurationError, match="is not a cursor of the audit log"):
+            await store.audit(cursor="nonsense")
+
+    async def test_old_entries_of_the_audit_log_are_deleted(self, store: Store, clock: ManualClock) -> None:
+        first, second = await put_many(store, 2, delay=86_400_000_000)
+        await store.change(Action.EDIT, Filter(ids=(first,)), By("ana"), edit=Edit(priority=0))
+        clock.advance(401 * 86_400)
+        await store.change(Action.EDIT, Filter(ids=(second,)), By("ana"), edit=Edit(priority=0))
+        await store.prune()
+        assert len(await store.audit()) == 1
+        assert len(await store.audit(AuditFilter(job=second))) == 1
+        assert await store.audit(AuditFilter(job=first)) == []
+        clock.advance(3600)
+        await store.prune(keep_audit=1000)
+        assert await store.audit() == []

@@ -353,3 +353,19 @@ class ReadTests(StoreScenario):
         await store.timeline(held.id)
         await store.diagnose()
         assert await look(store, held.id) == before
+
+    async def test_stats_show_the_oldest_dead_letter_of_each_queue(self, store: Store, clock: ManualClock) -> None:
+        assert (await store.stats()).oldest_dead == {}
+        await job_in(store, Status.COMPLETED, queue="sms")
+        for queue in ("mail", "mail", "default"):
+            await job_in(store, Status.DEAD_LETTER, queue=queue)
+            clock.advance(10)
+        assert (await store.stats()).oldest_dead == {"mail": at(clock, -30), "default": at(clock, -10)}
+
+    async def test_stats_count_jobs_that_run_too_long(self, store: Store, clock: ManualClock) -> None:
+        await running(store, timeout=5_000)
+        await running(store)
+        clock.advance(4)
+        assert (await store.stats()).stalled == 0
+        clock.advance(2 + store.stall_grace / 1000)
+        assert (await store.stats()).stalled == 1

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from mainspring.errors import ConfigurationError, Failure
-from mainspring.job import Move, Status
+from mainspring.job import Move, ProgressReport, Status
 from mainspring.stores.protocol import Action, CappedCount, Completable, Filter, Sort, Store
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
+    BELL,
     StoreScenario,
     at,
     by_hand,
@@ -198,3 +199,54 @@ class SortingTests(StoreScenario):
         assert await store.complete(Completable.PAYLOAD_KEY, "g") == ["group", "guest", "guest.id"]
         assert await store.complete(Completable.PAYLOAD_KEY, "g", task="greet") == []
         assert await store.complete(Completable.QUEUE, "x") == []
+
+    # -- changes ------------------------------------------------------------------------------
+
+    async def test_a_job_shows_when_it_changed_last(self, store: Store, clock: ManualClock) -> None:
+        job_id = await put(store, max_attempts=9)
+        assert (await look(store, job_id)).updated_at == at(clock)
+        clock.advance(1)
+        held = await claim_one(store)
+        assert (await look(store, job_id)).updated_at == at(clock)
+        clock.advance(1)
+        await store.report([ProgressReport(held.id, held.token, 0.5, "half")])
+        assert (await look(store, job_id)).updated_at == at(clock)
+        clock.advance(1)
+        await end(store, held, Move.RETRY, delay=60_000)
+        assert (await look(store, job_id)).updated_at == at(clock)
+        clock.advance(1)
+        await by_hand(store, Action.EDIT, job_id, priority=0)
+        assert (await look(store, job_id)).updated_at == at(clock)
+        clock.advance(1)
+        await by_hand(store, Action.CANCEL, job_id)
+        assert (await look(store, job_id)).updated_at == at(clock)
+        clock.advance(1)
+        await by_hand(store, Action.RETRY, job_id)
+        assert (await look(store, job_id)).updated_at == at(clock)
+        clock.advance(1)
+        await end(store, await claim_one(store), Move.DONE)
+        assert (await look(store, job_id)).updated_at == at(clock)
+
+    async def test_waking_and_asking_to_stop_are_changes(self, store: Store, clock: ManualClock) -> None:
+        asleep = await job_in(store, Status.SUSPENDED)
+        clock.advance(1)
+        await store.wake({BELL: 1})
+        assert (await look(store, asleep)).updated_at == at(clock)
+        held = await claim_one(store)
+        clock.advance(1)
+        await by_hand(store, Action.CANCEL, held.id)
+        assert (await look(store, held.id)).updated_at == at(clock)
+
+    async def test_a_filter_finds_what_changed_since(self, store: Store, clock: ManualClock) -> None:
+        await job_in(store, Status.COMPLETED)
+        old = await put(store, delay=3_600_000)
+        held = await running(store)
+        clock.advance(60)
+        since = at(clock)
+        await end(store, held, Move.DONE)
+        await by_hand(store, Action.EDIT, old, priority=0)
+        new = await put(store)
+        assert set(await listed(store, Sort.CREATED, changed_after=since)) == {held.id, old, new}
+        assert await listed(store, Sort.FINISHED, changed_after=since) == [held.id]
+        assert await store.count(Filter(changed_after=since)) == 3
+        assert await store.count_up_to(Filter(changed_after=since), 2) == CappedCount(2, exact=False)

@@ -14,7 +14,7 @@ from mainspring.stores.protocol import Filter
 
 OPTIONS = (
     "status", "queue", "task", "target", "tag", "dedupe_key", "error_type", "fingerprint", "worker", "since", "until",
-    "due_before", "payload",
+    "due_before", "changed_since", "payload",
 )  # fmt: skip
 
 
@@ -41,6 +41,12 @@ def add_filter_options(parser: Parser, *, status: bool = True) -> None:
         "--due-before", type=parse_when, metavar="WHEN", help="due before: a time, or 2h for in two hours"
     )
     group.add_argument(
+        "--changed-since",
+        type=parse_when,
+        metavar="WHEN",
+        help="that changed since then: a time, or 2h for two hours ago",
+    )
+    group.add_argument(
         "--payload", action="append", type=parse_pair, default=[], metavar="KEY=VALUE",
         help="whose payload has this value, given as JSON or as text: guest.id=7; may be repeated",
     )  # fmt: skip
@@ -62,6 +68,7 @@ def make_filter(args: Namespace, now: datetime) -> Filter:
         created_after=args.since and args.since.before(now),
         created_before=args.until and args.until.before(now),
         due_before=args.due_before and args.due_before.after(now),
+        changed_after=args.changed_since and args.changed_since.before(now),
         payload=dict(args.payload),
     )
 

@@ -21,6 +21,10 @@ def say_stats(terminal: Terminal, stats: Stats, now: datetime) -> None:
     if stats.halts:
         terminal.say()
     say_queues(terminal, stats, now)
+    if stats.stalled:
+        terminal.say(f"{stats.stalled:,} jobs run longer than their timeout and grace", "yellow")
+    for queue, oldest in sorted(stats.oldest_dead.items()):
+        terminal.say(f"the oldest dead letter of queue {queue} failed {show_relative(oldest, now)}", "dim")
     for task in stats.unknown_tasks:
         terminal.say(describe_unknown(task, now), "yellow")
     terminal.say()

@@ -11,10 +11,11 @@ from typing import Any
 
 from mainspring.app import Mainspring
 from mainspring.cli.exits import Exit, UsageError
+from mainspring.cli.ids import full_id
 from mainspring.cli.loading import opened
 from mainspring.cli.moments import When, add_range_options, parse_length, parse_when
 from mainspring.cli.numbers_page import numbers_data, say_numbers
-from mainspring.cli.paging import add_limit_option
+from mainspring.cli.paging import add_page_options, say_more
 from mainspring.cli.parser import Commands, Parser, add_actor_options, add_command, add_store_options
 from mainspring.cli.stats_page import say_stats
 from mainspring.cli.table import Column, Styled
@@ -104,7 +105,11 @@ def add_numbers_options(parser: Parser) -> None:
 
 def add_audit(commands: Commands) -> None:
     parser = add_command(commands, "audit", show_audit, "show who changed what by hand, newest first")
-    add_limit_option(parser)
+    parser.add_argument("--actor", help="only changes by this person or program")
+    parser.add_argument("--action", help="only changes of this kind, such as cancel, retry or halt")
+    parser.add_argument("--job", metavar="ID", help="only changes of this job")
+    add_range_options(parser, "made")
+    add_page_options(parser, cursor=str)
     add_store_options(parser)
 
 
@@ -244,9 +249,20 @@ def present_stats(args: Namespace, terminal: Terminal, app: Mainspring) -> None:
 
 def show_audit(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        entries = app.run(app.audit(limit=args.limit))
+        now = app.now()
+        found = app.audit(
+            actor=args.actor,
+            action=args.action,
+            job=args.job and full_id(app, args.job),
+            since=args.since and args.since.before(now),
+            until=args.until and args.until.before(now),
+            limit=args.limit,
+            cursor=args.cursor,
+        )
+        entries = app.run(found)
+    more = entries[-1].cursor if len(entries) == args.limit else None
     if terminal.json:
-        terminal.emit({"entries": entries})
+        terminal.emit({"entries": entries, "cursor": more})
     elif entries:
         columns = (
             Column("AT, UTC"),
@@ -257,9 +273,14 @@ def show_audit(args: Namespace, terminal: Terminal) -> int:
             Column("DETAIL", least=8),
         )
         terminal.table(columns, [audit_row(entry) for entry in entries])
+        say_more(args, terminal, more)
     else:
-        terminal.note("nothing was changed by hand yet")
+        terminal.note("no entries match" if is_narrowed(args) else "nothing was changed by hand yet")
     return Exit.OK
+
+
+def is_narrowed(args: Namespace) -> bool:
+    return any((args.actor, args.action, args.job, args.since, args.until, args.cursor))
 
 
 def audit_row(entry: AuditEntry) -> Sequence[str | Styled]:

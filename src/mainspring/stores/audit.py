@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from mainspring.clock import Millis, to_datetime
+from mainspring.clock import Millis, shown, to_datetime
+from mainspring.errors import ConfigurationError
 from mainspring.job import FOREVER, KEEP_FOREVER, Priority
 from mainspring.stores.documents import By, Note
-from mainspring.stores.protocol import Action, Edit, Filter, Halt
+from mainspring.stores.protocol import Action, AuditSpot, Edit, Filter, Halt
 
 MOMENTS = frozenset({"run_at"})
 LENGTHS = frozenset({"delay", "timeout", "keep", "keep_dead", "dedupe_for"})
+
+
+def audit_spot(cursor: object) -> AuditSpot | None:
+    """Return the place of a cursor in the audit log."""
+    if cursor is None:
+        return None
+    try:
+        text = f"{cursor}"
+        at, operation, action = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (ValueError, TypeError):
+        msg = f"{shown(cursor)} is not a cursor of the audit log; pass the cursor of the last entry that you have read"
+        raise ConfigurationError(msg) from None
+    return int(at), str(operation), str(action)
 
 
 def note_of_change(action: Action, by: By, where: Filter, edit: Edit | None) -> Note:

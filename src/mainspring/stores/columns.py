@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from mainspring.clock import to_datetime
+from mainspring.clock import Millis, to_datetime
 from mainspring.errors import Failure
 from mainspring.job import Claim, Job, NewJob, Priority, Progress
 
@@ -33,11 +33,12 @@ CHANGING = {
 SHARED = GIVEN | CHANGING
 """The columns that live and finished jobs have in common. A table may have more, such as `deadline` or `aside`."""
 
-LIVE = SHARED | {"claimed_at": "bigint", "cancel": "boolean", "waits_for": "text"}
+LIVE = SHARED | {"claimed_at": "bigint", "cancel": "boolean", "waits_for": "text", "changed_at": "bigint"}
 FINISHED = SHARED | {"started_at": "bigint", "finished_at": "bigint", "expires_at": "bigint", "result": "text"}
 
-JOB = (*SHARED, "started_at", "finished_at", "expires_at", "result", "cancel", "waits_for")
-"""All that readers see of a job, live or finished. Of a live one, `started_at` is the time of its last claim."""
+JOB = (*SHARED, "started_at", "finished_at", "expires_at", "result", "cancel", "waits_for", "changed_at")
+"""All that readers see of a job, live or finished. Of a live one, `started_at` is the time of its last claim, and
+`changed_at` the time of its last change without a column of its own: all but its creation, a claim and its end."""
 
 RESTORED = (*GIVEN, "token", "fingerprint")
 """What a finished job keeps when it becomes live again. By its fingerprint, its success can resolve the group."""
@@ -67,6 +68,7 @@ def to_job(values: Mapping[str, Any], traceback: str = "") -> Job:
         created_at=to_datetime(values["created_at"]),
         started_at=None if values["started_at"] is None else to_datetime(values["started_at"]),
         finished_at=None if values["finished_at"] is None else to_datetime(values["finished_at"]),
+        updated_at=to_datetime(updated_at(values)),
         expires_at=None if values["expires_at"] is None else to_datetime(values["expires_at"]),
         attempts=values["attempts"],
         max_attempts=values["max_attempts"],
@@ -89,6 +91,13 @@ def to_job(values: Mapping[str, Any], traceback: str = "") -> Job:
         fingerprint=values["fingerprint"],
         version=values["version"] or "",
     )
+
+
+def updated_at(values: Mapping[str, Any]) -> Millis:
+    """Return when a job changed last. Inserts, claims and ends have columns of their own, and write no `changed_at`."""
+    if values["finished_at"] is not None:
+        return int(values["finished_at"])
+    return int(max(values["created_at"], values["started_at"] or 0, values["changed_at"] or 0))
 
 
 def target_of(target_type: str | None, target_id: str | None) -> tuple[str, str] | None:

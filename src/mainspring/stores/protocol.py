@@ -19,6 +19,7 @@ These rules hold for all of them:
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -27,7 +28,7 @@ from datetime import datetime
 from enum import Flag, StrEnum, auto
 from typing import Any, Protocol, runtime_checkable
 
-from mainspring.clock import Clock, Millis
+from mainspring.clock import Clock, Millis, to_millis
 from mainspring.errors import ConfigurationError, Failure
 from mainspring.job import (
     Attempt,
@@ -338,6 +339,41 @@ class AuditEntry:
     reason: str
     detail: Mapping[str, Any]  # the filter or edit, as data
     count: int  # jobs changed
+    operation: str = ""  # the same for all pages of a change, and noted with its jobs
+
+    @property
+    def cursor(self) -> str:
+        """Pass it to `audit` to get the entries after this one, which are older."""
+        return base64.urlsafe_b64encode(json.dumps(self.spot).encode()).decode().rstrip("=")
+
+    @property
+    def spot(self) -> AuditSpot:
+        return to_millis(self.at), self.operation, self.action
+
+
+AuditSpot = tuple[Millis, str, str]
+"""The place of an entry in the audit log: its time, operation and action."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Selects entries of the audit log. Every field that is set must match."""
+
+    actor: str | None = None
+    action: str | None = None
+    since: datetime | None = None  # inclusive
+    until: datetime | None = None  # exclusive
+    job: str | None = None  # the id of a job that was changed; deletions do not name their jobs
+    operation: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("actor", "action", "job", "operation"):
+            if (text := getattr(self, name)) is not None:
+                check_searched(text, f"{name} of an AuditFilter")
+
+
+AUDIT_RETENTION: Millis = 400 * 86_400_000
+"""How long entries of the audit log are kept, unless a worker is told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +395,8 @@ class Stats:
     halts: list[Halt]
     estimated: bool = False
     measures: Mapping[str, float] = field(default_factory=dict)  # of the calling process; see Measured
+    oldest_dead: Mapping[str, datetime] = field(default_factory=dict)  # per queue: when its oldest dead letter failed
+    stalled: int = 0  # jobs that run longer than their timeout and grace now; workers take them over within seconds
     due_tasks: list[DueTask] = field(default_factory=list)  # all jobs set aside, and the first DUE_LOOK of each level
 
     @property
@@ -525,11 +563,11 @@ class Store(Protocol):
         At least one caller gets each dead worker reported, even if the worker held no jobs.
         """
 
-    async def prune(self, limit: int = 1000) -> int:
+    async def prune(self, limit: int = 1000, *, keep_audit: Millis = AUDIT_RETENTION) -> int:
         """Delete up to `limit` expired jobs (and dedupe records, and documents); return how many were deleted.
 
-        Old entries of the change feed are deleted too. They count only if there may be more of them, so that the caller
-        goes on.
+        Old entries of the audit log, and of the change feed, are deleted too. Those of the feed count only if there may
+        be more of them, so that the caller goes on.
         """
 
     # -- reading: always works, halted or not ------------------------------------------------------
@@ -578,7 +616,11 @@ class Store(Protocol):
     def watching(self, notice: Callable[[], None]) -> AbstractAsyncContextManager[None]:
         """Call `notice` on this event loop whenever the change feed may have grown, until the block is left."""
 
-    async def audit(self, *, limit: int = 100) -> list[AuditEntry]: ...
+    async def audit(
+        self, where: AuditFilter | None = None, *, limit: int = 100, cursor: str | None = None
+    ) -> list[AuditEntry]:
+        """Return entries of the audit log, newest first; with a cursor those after it, see `AuditEntry.cursor`."""
+
     async def diagnose(self) -> list[Finding]: ...
 
     # -- changes by hand ------------------------------------------------------------------------------

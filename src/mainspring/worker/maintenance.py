@@ -12,7 +12,7 @@ from mainspring.json_text import read_object
 from mainspring.log import get_log
 from mainspring.retry import Retry
 from mainspring.runtime import Runtime
-from mainspring.stores.protocol import Measured, StalledRun, Takeover, TakeoverCause
+from mainspring.stores.protocol import AUDIT_RETENTION, Measured, StalledRun, Takeover, TakeoverCause
 from mainspring.task import Task
 from mainspring.worker.acker import AfterAck
 from mainspring.worker.clock_watch import ClockWatch
@@ -38,8 +38,11 @@ class Maintenance:
         after_ack: AfterAck,
         heartbeat: Heartbeat,
         stopping: asyncio.Event,
+        *,
+        keep_audit: Millis = AUDIT_RETENTION,
     ) -> None:
         self._runtime = runtime
+        self._keep_audit = keep_audit
         self._store = runtime.store
         self._worker = worker
         self._after_ack = after_ack
@@ -129,7 +132,7 @@ class Maintenance:
         began = self._loop.time()
         if began - self._pruned_at < PRUNE_EVERY or not self._watch.may_delete():
             return
-        while await self._store.prune(PRUNE_LIMIT) >= PRUNE_LIMIT:
+        while await self._store.prune(PRUNE_LIMIT, keep_audit=self._keep_audit) >= PRUNE_LIMIT:
             if self._stopping.is_set() or self._loop.time() - began > PRUNE_FOR:
                 return  # there is more; the next look goes on
         self._pruned_at = self._loop.time()

@@ -69,4 +69,5 @@ class Parts:
         )  # fmt: skip
         self.gate.resumed = self.intake.wake
         self.publication = Publication(runtime, worker)
-        self.maintenance = Maintenance(runtime, worker, self.after_ack, self.heartbeat, stopping)
+        keep_audit = int(settings.audit_days * 86_400_000)
+        self.maintenance = Maintenance(runtime, worker, self.after_ack, self.heartbeat, stopping, keep_audit=keep_audit)

@@ -91,6 +91,7 @@ class WorkerOptions(TypedDict, total=False):
     grace: float
     heartbeat_interval: float
     maintenance_interval: float
+    audit_days: float
     exit_when_stuck: float | None
     log_completions: bool
     id: str
@@ -109,12 +110,16 @@ class WorkerSettings:
     grace: float = 30.0  # seconds that running jobs get to finish when the worker stops
     heartbeat_interval: float = 1.0  # seconds
     maintenance_interval: float = 1.0  # seconds between checks for dead workers and stalled jobs
+    audit_days: float = 400.0  # after which entries of the audit log are deleted
     log_completions: bool = False  # log each job that completes at info rather than debug
     exit_when_stuck: float | None = None  # hand back the jobs and exit when this share of the slots is stuck
     id: str = field(default_factory=new_worker_id)
 
     def __post_init__(self) -> None:
         refuse_share(self.exit_when_stuck)
+        if not 0 < self.audit_days < 1_000_000:
+            msg = f"audit_days is {self.audit_days!r}; give the days for which the audit log is kept, such as 400"
+            raise ConfigurationError(msg)
         if self.concurrency < 1 or self.child_processes < 1 or self.prefetch < 0:
             msg = "concurrency and child_processes are at least 1, prefetch at least 0"
             raise ConfigurationError(msg)

@@ -34,7 +34,7 @@ def test_a_waiting_job_is_cancelled_and_a_running_one_is_asked_to_stop() -> None
     ((job, end),) = planned.ended
     assert (job, end.status, end.reason, end.finished_at) == (WAITING, Status.CANCELLED, "why", NOW)
     assert (end.attempts, end.crashes, end.expires_at) == (WAITING.attempts, WAITING.crashes, NOW + WAITING.keep)
-    assert (planned.updated, planned.columns) == ([RUNNING], {"cancel": True, "reason": "why"})
+    assert (planned.updated, planned.columns) == ([RUNNING], {"cancel": True, "reason": "why", "changed_at": NOW})
     assert (planned.changed, planned.requested, planned.woken) == (["waiting"], ["job"], set())
 
 
@@ -80,7 +80,7 @@ def test_only_retried_jobs_need_their_dedupe_keys(action: Action) -> None:
 )
 def test_an_edit_changes_what_it_names(edit: Edit | None, columns: dict[str, Any]) -> None:
     planned = plan(request(Action.EDIT, edit), [WAITING], {}, NOW)
-    assert (planned.updated, planned.columns) == ([WAITING], columns)
+    assert (planned.updated, planned.columns) == ([WAITING], {**columns, "changed_at": NOW})
 
 
 def test_an_edited_queue_is_counted_and_woken() -> None:
@@ -98,7 +98,7 @@ def test_a_deleted_job_leaves_the_counts(status: Status) -> None:
 
 
 def test_a_woken_job_is_due_now_and_waits_for_nothing() -> None:
-    assert woken(5) == {"status": Status.PENDING, "run_at": 5, "waits_for": None}
+    assert woken(5) == {"status": Status.PENDING, "run_at": 5, "waits_for": None, "changed_at": 5}
 
 
 def test_a_negative_number_of_jobs_cannot_be_woken() -> None:

@@ -359,7 +359,10 @@ async def report(table: Table, reports: Sequence[ProgressReport]) -> set[str]:
 
 
 async def report_one(table: Table, progress: ProgressReport) -> bool:
-    changes: Mapping[str, Any] = {"progress": progress.fraction, "note": storable(progress.note)}
+    changed_at = stamp(table.clock.now())
+    changes: Mapping[str, Any] = {
+        "progress": progress.fraction, "note": storable(progress.note), "changed_at": changed_at,
+    }  # fmt: skip
     held = [equals("token", progress.token), equals("status", WORDS[Status.RUNNING])]
     told = [Entry(ChangeKind.PROGRESSED, data={"fraction": progress.fraction, "note": changes["note"][:LONGEST_TEXT]})]
     change = ItemUpdate(table.job_key(progress.job_id), changes, held)

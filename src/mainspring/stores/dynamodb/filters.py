@@ -53,8 +53,15 @@ def matches(row: Row, where: Filter) -> bool:
         and within(row["created_at"], where.created_after, where.created_before)
         and within(row["scheduled_for"], where.due_after, where.due_before)
         and within(row.get("completed_at"), where.finished_after, where.finished_before)
+        and within(updated_at(row), where.changed_after, None)
         and (not where.payload or carries(payload_of(row), where.payload))
     )
+
+
+def updated_at(row: Row) -> str:
+    """Return when a job changed last, see columns.updated_at."""
+    finished: str | None = row.get("completed_at")
+    return finished or max(row["created_at"], row.get("started_at", ""), row.get("changed_at", ""))
 
 
 def among(wanted: tuple[str, ...], value: str) -> bool:

@@ -201,12 +201,12 @@ ATTRIBUTES = {
 }  # fmt: skip
 """The columns of a job whose attributes have other names."""
 
-TIMES = frozenset({"run_at", "created_at", "claimed_at", "started_at", "finished_at", "expires_at"})
+TIMES = frozenset({"run_at", "created_at", "claimed_at", "changed_at", "started_at", "finished_at", "expires_at"})
 LONG = frozenset({"payload", "result"})  # texts that may be compressed
-OPTIONAL = frozenset({"timeout", "reason", "tags", "cancel", "started_at"})
+OPTIONAL = frozenset({"timeout", "reason", "tags", "cancel", "started_at", "changed_at"})
 """Columns that are not stored if they are empty, so that small items stay small."""
 ABSENT: Mapping[str, Any] = {
-    "timeout": 0, "reason": "", "tags": (), "cancel": False, "claimed_at": 0, "payload": "null",
+    "timeout": 0, "reason": "", "tags": (), "cancel": False, "claimed_at": 0, "changed_at": 0, "payload": "null",
 }  # fmt: skip
 """The values of columns that are not stored; None if not listed."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mainspring.clock import Clock, may_delete
+from mainspring.clock import Clock, Millis, may_delete
 from mainspring.errors import StoreError
 from mainspring.job import Outcome, Status
 from mainspring.stores.dynamodb import acks, changes, documents, schema, steps, wakeups, workers
@@ -111,12 +111,12 @@ async def take_over(table: Table, ended: Sequence[tuple[JobState, Outcome]]) -> 
 # -- retention ------------------------------------------------------------------------------------------
 
 
-async def prune(table: Table, limit: int) -> int:
+async def prune(table: Table, limit: int, keep_audit: Millis) -> int:
     """Remove what has expired. Jobs are removed only if the service does not do it: that reads the whole table."""
     now = table.clock.now()
     if not may_delete(table.clock):
         return 0
-    swept = await sweep(table, limit)
+    swept = await sweep(table, limit, stamp(max(0, now - keep_audit)))
     if table.recording is not None:
         await changes.move(table)  # before the jobs expire that have these changes
     if not table.prunes:
@@ -132,15 +132,23 @@ async def prune(table: Table, limit: int) -> int:
     return removed + await documents.prune(table, limit - removed)
 
 
-async def sweep(table: Table, limit: int) -> int:
+async def sweep(table: Table, limit: int, oldest: str) -> int:
     """Remove, every few minutes, what is left of jobs that are gone. It is little, and nothing reads it."""
     now = table.clock.monotonic()
     if table.swept_at is not None and now - table.swept_at < SWEEP_EVERY:
         return 0
-    swept = await steps.sweep(table, limit)
+    swept = await steps.sweep(table, limit) + await prune_audit(table, limit, oldest)
     if swept < limit:
         table.swept_at = now
     return swept
+
+
+async def prune_audit(table: Table, limit: int, oldest: str) -> int:
+    """Delete entries of the audit log that are older than that."""
+    old = table.query(equals("PK", "audit"), Condition("{name} < {value}", "SK", oldest), limit=limit)
+    rows = (await old.next())[:limit]
+    await together([table.delete(delete(key("audit", row["SK"]))) for row in rows])
+    return len(rows)
 
 
 async def prune_one(table: Table, row: Row) -> bool:

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from mainspring.clock import to_datetime
+from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.errors import ConfigurationError
 from mainspring.job import Attempt, Counts, Job, Status, TimelineEntry
 from mainspring.stores.dynamodb import steps, workers
 from mainspring.stores.dynamodb.claims import read_by_task, read_queue
 from mainspring.stores.dynamodb.counts import sum_up
 from mainspring.stores.dynamodb.failures import group_part
-from mainspring.stores.dynamodb.filters import conditions, matches, unexpired
+from mainspring.stores.dynamodb.filters import conditions, matches, unexpired, within
 from mainspring.stores.dynamodb.halts import standing
 from mainspring.stores.dynamodb.items import (
     LISTED,
@@ -24,6 +24,7 @@ from mainspring.stores.dynamodb.items import (
     bucket,
     column,
     history,
+    key,
     listed_place,
     running_place,
     stamp,
@@ -36,11 +37,23 @@ from mainspring.stores.dynamodb.items import (
 )
 from mainspring.stores.dynamodb.table import Pages, Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, equals
-from mainspring.stores.protocol import DUE_CAP, AuditEntry, CappedCount, Completable, Filter, Page, Sort, Stats
+from mainspring.stores.protocol import (
+    DUE_CAP,
+    AuditEntry,
+    AuditFilter,
+    AuditSpot,
+    CappedCount,
+    Completable,
+    Filter,
+    Page,
+    Sort,
+    Stats,
+)
 from mainspring.stores.sorting import QUICK, Order, PageRequest, Spot
 from mainspring.stores.suggestions import PAYLOADS, beginning_with, payload_keys
 from mainspring.stores.tables import DueIn, due_in, timeline_of
 
+DEAD_LOOK = 100  # dead letters that `stats` reads to find the oldest
 MOST_SORTED = 10_000  # jobs that a page by another sort than creation may read
 
 # -- jobs -----------------------------------------------------------------------------------------------
@@ -85,8 +98,8 @@ async def all_sorted(table: Table, where: Filter, order: Order) -> list[tuple[Sp
     rows = await search.take(MOST_SORTED + 1)
     if len(rows) > MOST_SORTED:
         msg = (
-            f"more than {MOST_SORTED:,} jobs match, and DynamoDB has no index by {order.sort}: all of them would have to "
-            'be read; narrow the filter, or sort by "created"'
+            f"more than {MOST_SORTED:,} jobs match, and DynamoDB has no index by {order.sort}, so that all of them "
+            'would have to be read; narrow the filter, or sort by "created"'
         )
         raise ConfigurationError(msg)
     found = [((sort_key(order.sort, row), row["SK"]), row) for row in rows]
@@ -289,19 +302,52 @@ async def timeline(table: Table, job_id: str) -> list[TimelineEntry]:
     return timeline_of(to_job(found[job_id]), runs, lines, await steps.read(table, job_id))
 
 
-async def audit(table: Table, limit: int) -> list[AuditEntry]:
-    pages = table.query(equals("PK", "audit"), newest_first=True, consistent=True, limit=min(limit, 1000))
-    return [
-        AuditEntry(
-            at=datetime.fromisoformat(row["at"]),
-            actor=row["actor"],
-            action=row["action"],
-            reason=row.get("reason", ""),
-            detail=json.loads(row["detail"]),
-            count=row["count"],
-        )
-        for row in await table.first(pages, limit)
-    ]
+async def audit(table: Table, where: AuditFilter, limit: int, after: AuditSpot | None) -> list[AuditEntry]:
+    rows = await audit_of_job(table, where.job) if where.job is not None else None
+    if rows is None:
+        first = [Condition("{name} >= {value}", "SK", stamp(to_millis(where.since)))] if where.since else []
+        before = [Condition("{name} < {value}", "SK", audit_place(after))] if after and not first else []
+        pages = table.query(equals("PK", "audit"), *first, *before, newest_first=True, consistent=True)
+        rows = []
+        while pages.more and len(rows) < limit:
+            rows += [row for row in await pages.next() if is_audited(row, where, after)]
+    else:
+        rows = [row for row in rows if is_audited(row, where, after)]
+    return [to_entry(row) for row in rows[:limit]]
+
+
+async def audit_of_job(table: Table, job_id: str) -> list[Row]:
+    """Return the entries of the audit log that a job's timeline names, newest first."""
+    lines = await table.rows(history(job_id), Condition("begins_with({name}, {value})", "SK", "hand#"))
+    known = await table.get_many([key(f"operation#{line['operation']}", line["action"]) for line in lines])
+    rows = await table.get_many([key("audit", row["entry"]) for row in known])
+    return sorted(rows, key=lambda row: str(row["SK"]), reverse=True)
+
+
+def audit_place(spot: AuditSpot) -> str:
+    return f"{stamp(spot[0])}#{spot[1]}#{spot[2]}"
+
+
+def is_audited(row: Row, where: AuditFilter, after: AuditSpot | None) -> bool:
+    return (
+        where.actor in (None, row["actor"])
+        and where.action in (None, row["action"])
+        and where.operation in (None, row["operation"])
+        and within(row["at"], where.since, where.until)
+        and (after is None or row["SK"] < audit_place(after))
+    )
+
+
+def to_entry(row: Row) -> AuditEntry:
+    return AuditEntry(
+        at=datetime.fromisoformat(row["at"]),
+        actor=row["actor"],
+        action=row["action"],
+        reason=row.get("reason", ""),
+        detail=json.loads(row["detail"]),
+        count=row["count"],
+        operation=row["operation"],
+    )
 
 
 # -- statistics -----------------------------------------------------------------------------------------
@@ -319,8 +365,30 @@ async def stats(table: Table) -> Stats:
         workers=[workers.to_info(row) for row in await workers.present(table)],
         halts=await standing(table),
         estimated=True,
+        oldest_dead=await oldest_dead(table) if any(c.get(Status.DEAD_LETTER) for c in counts.values()) else {},
+        stalled=await count_stalled(table, now),
         due_tasks=[task for line in due for task in line.tasks],
     )
+
+
+async def oldest_dead(table: Table) -> dict[str, datetime]:
+    """Return when the oldest dead letter of each queue failed, among the dead letters that were created first."""
+    where = Filter(statuses=(Status.DEAD_LETTER,))
+    search = await JobSearch.start(table, where, newest_first=False, beyond=None)
+    oldest: dict[str, datetime] = {}
+    for row in await search.take(DEAD_LOOK):
+        failed = datetime.fromisoformat(row["completed_at"])
+        oldest[row["queue"]] = min(failed, oldest.get(row["queue"], failed))
+    return oldest
+
+
+async def count_stalled(table: Table, now: Millis) -> int:
+    """Return how many jobs run longer than their timeout and grace."""
+    held = await together([what_runs(table, row["SK"]) for row in await workers.listing(table)])
+    timed = [entry["SK"] for entries in held for entry in entries if "timeout" in entry]
+    rows = (await rows_of(table, timed)).values() if timed else ()
+    running = [row for row in rows if status_of(row) is Status.RUNNING and row.get("timeout") and "started_at" in row]
+    return sum(unstamp(row["started_at"]) + row["timeout"] + table.stall_grace <= now for row in running)
 
 
 async def due_of(table: Table, queue: str) -> DueIn:

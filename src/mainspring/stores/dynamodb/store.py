@@ -24,6 +24,7 @@ from mainspring.job import (
     TimelineEntry,
 )
 from mainspring.log import get_log
+from mainspring.stores.audit import audit_spot
 from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
 from mainspring.stores.dynamodb import (
     acks,
@@ -53,9 +54,11 @@ from mainspring.stores.feed import ChangePage, Cursor
 from mainspring.stores.numbers import Figure, NumbersQuery
 from mainspring.stores.paging import check_limit, check_page, page_request
 from mainspring.stores.protocol import (
+    AUDIT_RETENTION,
     Action,
     AfterStall,
     AuditEntry,
+    AuditFilter,
     CappedCount,
     Changed,
     Claims,
@@ -299,9 +302,9 @@ class DynamoStore:
         await self.open()
         return await self._do(maintenance.reap(self.table, self._watch, after_stall))
 
-    async def prune(self, limit: int = 1000) -> int:
+    async def prune(self, limit: int = 1000, *, keep_audit: Millis = AUDIT_RETENTION) -> int:
         await self.open()
-        return await self._do(maintenance.prune(self.table, limit))
+        return await self._do(maintenance.prune(self.table, limit, keep_audit))
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -345,9 +348,13 @@ class DynamoStore:
         await self.open()
         return await read.timeline(self.table, job_id)
 
-    async def audit(self, *, limit: int = 100) -> list[AuditEntry]:
+    async def audit(
+        self, where: AuditFilter | None = None, *, limit: int = 100, cursor: str | None = None
+    ) -> list[AuditEntry]:
+        check_limit(limit)
+        spot = audit_spot(cursor)
         await self.open()
-        return await read.audit(self.table, limit)
+        return await read.audit(self.table, where or AuditFilter(), limit, spot)
 
     async def halts(self) -> list[Halt]:
         await self.open()

@@ -103,6 +103,7 @@ class Conclusion:
     finished_at: Millis | None  # None: it is not finished, and so does not expire either
     expires_at: Millis | None  # KEEP_FOREVER: never
     run: Run | None  # for its history
+    changed_at: Millis = 0  # if it is not finished
 
     def columns(self) -> dict[str, Any]:
         """Return the columns that get a new value, by name."""
@@ -112,6 +113,7 @@ class Conclusion:
             "crashes": self.crashes,
             "reason": self.reason,
             "waits_for": self.waits_for,
+            "changed_at": self.changed_at,
         }
         if self.failure is not None:
             changed |= {"error_type": self.failure.type, "error": self.failure.message}
@@ -166,6 +168,7 @@ def conclude(job: JobState, outcome: Outcome, now: Millis) -> Conclusion:
         now if is_finished else None,
         expiry(job, status, now) if is_finished else None,
         run_of(job, outcome, status, failure, now),
+        0 if is_finished else now,
     )
 
 

@@ -96,7 +96,7 @@ def plan(request: ChangeRequest, found: Sequence[JobState], holders: Mapping[Key
 
 def _cancel(planned: ChangePlan, reason: str, now: Millis) -> None:
     """Cancel waiting jobs at once. Ask running ones to stop: their workers end them."""
-    planned.columns = {"cancel": True, "reason": reason}
+    planned.columns = {"cancel": True, "reason": reason, "changed_at": now}
     for job in planned.found:
         if job.status is Status.RUNNING:
             planned.updated.append(job)
@@ -158,6 +158,7 @@ def retried(now: Millis) -> dict[str, Any]:
         "note": None,
         "error_type": None,
         "error": None,
+        "changed_at": now,
     }
 
 
@@ -171,6 +172,7 @@ def edited(edit: Edit, now: Millis) -> dict[str, Any]:
         "run_at": run_at,
         "max_attempts": edit.max_attempts,
         "reason": None if run_at is None else "",
+        "changed_at": now,
     }
     return {name: value for name, value in columns.items() if value is not None}
 
@@ -185,7 +187,7 @@ def note_of(request: ChangeRequest) -> Note:
 
 def woken(now: Millis) -> dict[str, Any]:
     """Return the columns of a job that is woken now."""
-    return {"status": TRANSITIONS[Status.SUSPENDED][Move.WAKE], "run_at": now, "waits_for": None}
+    return {"status": TRANSITIONS[Status.SUSPENDED][Move.WAKE], "run_at": now, "waits_for": None, "changed_at": now}
 
 
 def refuse_negative(keys: Mapping[str, int]) -> None:

@@ -141,8 +141,16 @@ def by_hand(planned: ChangePlan, request: ChangeRequest) -> list[Entry]:
         case Action.RETRY:
             return of_jobs(ChangeKind.RETRIED, [*planned.updated, *planned.restored], told)
         case Action.EDIT:
-            shown = {name: value for name, value in planned.columns.items() if name not in {"payload", "reason"}}
-            return of_jobs(ChangeKind.EDITED, planned.updated, {**told, "fields": sorted(planned.columns), **shown})
+            shown = {
+                name: value
+                for name, value in planned.columns.items()
+                if name not in {"payload", "reason", "changed_at"}
+            }
+            return of_jobs(
+                ChangeKind.EDITED,
+                planned.updated,
+                {**told, "fields": sorted(planned.columns.keys() - {"changed_at"}), **shown},
+            )
         case Action.DELETE:
             return of_jobs(ChangeKind.DELETED, planned.deleted, told)
 

@@ -49,6 +49,7 @@ GOING = {
     "error_types": "text",
     "errors": "text",
     "fingerprints": "text",
+    "at": "bigint",
 }
 RESCHEDULE = f"SELECT {{s}}.reschedule({arrays.casts(GOING)})"
 ENDED = {
@@ -183,6 +184,7 @@ def rescheduled_row(job: JobState, conclusion: Conclusion) -> Row:
         conclusion.failure.type if conclusion.failure else None,
         conclusion.failure.message if conclusion.failure else None,
         conclusion.failure.fingerprint if conclusion.failure else None,
+        conclusion.changed_at,
     )
 
 
@@ -209,7 +211,7 @@ async def record(transaction: Transaction, runs: Sequence[tuple[str, Run]]) -> N
 
 
 REPORT = f"""
-UPDATE {{s}}.jobs AS j SET progress = new.fraction, note = new.note
+UPDATE {{s}}.jobs AS j SET progress = new.fraction, note = new.note, changed_at = {{now}}
 FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[], %(fractions)s::float8[], %(notes)s::text[])
     AS new(id, token, fraction, note)
 WHERE j.id = new.id AND j.token = new.token AND j.status + 0 = {RUNNING}

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 
+from mainspring.clock import Millis
 from mainspring.job import Outcome
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import JobState, crashed, released, stalled, takeover
@@ -203,7 +204,19 @@ INSERT INTO {s}.counts SELECT queue, status, sum(n) FROM gone GROUP BY queue, st
 MANY_COUNTS = "SELECT count(*) > 200 FROM (SELECT 1 FROM {s}.counts LIMIT 201) AS few"
 
 
-async def prune(transaction: Transaction, limit: int) -> int:
+FORGET_ENTRIES = """
+WITH old AS (
+    DELETE FROM {s}.audit WHERE (operation, action) IN (
+        SELECT operation, action FROM {s}.audit WHERE at < {now} - %(keep)s ORDER BY at LIMIT %(limit)s)
+    RETURNING operation, action
+), gone AS (
+    DELETE FROM {s}.audit_jobs AS line USING old WHERE line.operation = old.operation AND line.action = old.action
+)
+SELECT count(*) FROM old
+"""
+
+
+async def prune(transaction: Transaction, limit: int, keep_audit: Millis) -> int:
     """Remove what has expired and return how much.
 
     Jobs kept for at least a day go by whole partitions. Jobs kept for less are deleted by row, up to the limit.
@@ -222,6 +235,7 @@ async def prune(transaction: Transaction, limit: int) -> int:
     if folded is not None:
         forgotten += await changes.prune(transaction, limit, folded)
         await numbers.prune(transaction)
+    await transaction.rows(FORGET_ENTRIES, keep=keep_audit, limit=limit)
     dropped = await drop_days(transaction)
     await give_space_back(transaction)
     return len(rows) + forgotten + dropped

@@ -6,18 +6,20 @@ import contextlib
 import json
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from mainspring.clock import to_datetime, to_millis
-from mainspring.job import Attempt, Job, Move, Priority, TimelineEntry
+from mainspring.job import Attempt, Job, Move, Priority, Status, TimelineEntry
 from mainspring.stores.columns import as_object
 from mainspring.stores.postgres import steps
 from mainspring.stores.postgres.rows import COLUMNS, FINISHED, LIVE, is_id, only_ids, to_job
 from mainspring.stores.postgres.transaction import Transaction
-from mainspring.stores.protocol import DUE_CAP, DUE_LOOK, AuditEntry, Filter, Stats, WorkerInfo
+from mainspring.stores.protocol import DUE_CAP, DUE_LOOK, AuditEntry, AuditFilter, AuditSpot, Filter, Stats, WorkerInfo
 from mainspring.stores.tables import (
     CODES,
     COMPLETED,
+    DEAD_LETTER,
     RUNNING,
     DueIn,
     by_queue,
@@ -28,6 +30,8 @@ from mainspring.stores.tables import (
 from mainspring.stores.workers import from_data
 
 NUMBER = re.compile(r"\s*[+-]?\d+\s*")  # a part of a path that PostgreSQL also takes for an array index
+
+UPDATED_AT = "greatest(created_at, claimed_at, changed_at)"
 
 # -- filters --------------------------------------------------------------------------------------
 
@@ -90,6 +94,9 @@ class Conditions:
                     self.impossible = True
                 else:
                     self.add(f"{column} {comparison} ?", to_millis(moment))
+        if where.changed_after is not None:
+            column = "finished_at" if self._table == FINISHED else UPDATED_AT
+            self.add(f"{column} >= ?", to_millis(where.changed_after))
 
     def _add_payload(self, where: Filter) -> None:
         """Match payload paths through objects only. PostgreSQL also reads a number in a path as an array index."""
@@ -175,13 +182,34 @@ async def timeline(transaction: Transaction, job_id: str) -> list[TimelineEntry]
     return timeline_of(job, await attempts(transaction, job_id), by_hand, await steps.of_job(transaction, job_id))
 
 
-AUDIT = "SELECT at, actor, action, reason, detail, n FROM {s}.audit ORDER BY at DESC, operation DESC LIMIT %(limit)s"
+AUDIT = """
+SELECT at, actor, action, reason, detail, n, operation FROM {{s}}.audit WHERE {terms}
+ORDER BY at DESC, operation DESC, action DESC LIMIT %(limit)s
+"""
+OF_JOB = "(operation, action) IN (SELECT operation, action FROM {s}.audit_jobs WHERE job_id = ?::uuid)"
 
 
-async def audit(transaction: Transaction, limit: int) -> list[AuditEntry]:
+async def audit(transaction: Transaction, where: AuditFilter, limit: int, after: AuditSpot | None) -> list[AuditEntry]:
+    if where.job is not None and not is_id(where.job):
+        return []
+    conditions = Conditions(Filter(), LIVE)  # empty: it only numbers the parameters
+    given: list[tuple[str, Any]] = [
+        ("actor = ?", where.actor),
+        ("action = ?", where.action),
+        ("operation = ?", where.operation),
+        ("at >= ?", where.since and to_millis(where.since)),
+        ("at < ?", where.until and to_millis(where.until)),
+        (OF_JOB, where.job),
+    ]
+    for term, value in given:
+        if value is not None:
+            conditions.add(term, value)
+    if after is not None:
+        conditions.add("(at, operation, action) < (?, ?, ?)", *after)
+    rows = await transaction.rows(AUDIT.format(terms=conditions), **conditions.values, limit=limit)
     return [
-        AuditEntry(to_datetime(at), actor, action, reason, as_object(detail), number)
-        for at, actor, action, reason, detail, number in await transaction.rows(AUDIT, limit=limit)
+        AuditEntry(to_datetime(at), actor, action, reason, as_object(detail), number, operation)
+        for at, actor, action, reason, detail, number, operation in rows
     ]
 
 
@@ -219,6 +247,19 @@ FROM apart, json_array_elements(heads -> 'aside') AS line WHERE (line ->> 2)::bi
 WORKERS = "SELECT id, info, seen_at FROM {s}.workers ORDER BY id"
 
 
+OLDEST_DEAD = f"""
+SELECT queue, (SELECT min(finished_at) FROM {{s}}.archive WHERE status = {DEAD_LETTER} AND archive.queue = asked.queue)
+FROM unnest(%(queues)s::text[]) AS asked(queue)
+"""
+STALLED = f"SELECT count(*) FROM {{s}}.jobs WHERE status = {RUNNING} AND deadline <= {{now}}"
+
+
+async def oldest_dead(transaction: Transaction, queues: list[str]) -> dict[str, datetime]:
+    """Return when the oldest dead letter of each queue failed."""
+    rows = await transaction.rows(OLDEST_DEAD, queues=queues) if queues else []
+    return {queue: to_datetime(at) for queue, at in rows if at is not None}
+
+
 async def stats(transaction: Transaction) -> Stats:
     """Count the jobs and list the workers. The caller adds the halts."""
     queues = by_queue(await transaction.rows(COUNTS))
@@ -229,6 +270,8 @@ async def stats(transaction: Transaction) -> Stats:
         oldest_due={queue.queue: to_datetime(queue.oldest) for queue in due if queue.oldest is not None},
         workers=await workers(transaction),
         halts=[],
+        oldest_dead=await oldest_dead(transaction, [counts.queue for counts in queues if counts[Status.DEAD_LETTER]]),
+        stalled=await transaction.value(STALLED),
         due_tasks=[task for queue in due for task in queue.tasks],
     )
 

@@ -30,6 +30,7 @@ COLUMNS = {
         expires_at=f"nullif(expires_at, {NEVER})",
         cancel="false",
         waits_for="NULL::text",
+        changed_at="0::bigint",
     ),
 }
 STATE = ", ".join(STATE_COLUMNS).replace("id,", "id::text,", 1)

@@ -17,6 +17,7 @@ from mainspring.errors import ConfigurationError, StoreBusy, StoreError, StoreUn
 from mainspring.ids import new_id
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Save, Status, Step, TimelineEntry
 from mainspring.log import get_log
+from mainspring.stores.audit import audit_spot
 from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.change import ChangeRequest, refuse_negative
@@ -54,9 +55,11 @@ from mainspring.stores.postgres.listen import Listener, SharedListener, channel,
 from mainspring.stores.postgres.pool import Connection, Pool, is_pooled, short_transaction
 from mainspring.stores.postgres.transaction import PLAN_FREELY, Dialect, ServerClock, Transaction
 from mainspring.stores.protocol import (
+    AUDIT_RETENTION,
     Action,
     AfterStall,
     AuditEntry,
+    AuditFilter,
     CappedCount,
     Changed,
     Claims,
@@ -560,8 +563,8 @@ class PostgresStore:
         with self._watch.looking():
             return await self._read(maintenance.look)
 
-    async def prune(self, limit: int = 1000) -> int:
-        return await self._run(lambda transaction: maintenance.prune(transaction, limit), repeatable=True)
+    async def prune(self, limit: int = 1000, *, keep_audit: Millis = AUDIT_RETENTION) -> int:
+        return await self._run(lambda transaction: maintenance.prune(transaction, limit, keep_audit), repeatable=True)
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -598,8 +601,12 @@ class PostgresStore:
     async def timeline(self, job_id: str) -> list[TimelineEntry]:
         return await self._read(lambda transaction: read.timeline(transaction, job_id))
 
-    async def audit(self, *, limit: int = 100) -> list[AuditEntry]:
-        return await self._read(lambda transaction: read.audit(transaction, limit))
+    async def audit(
+        self, where: AuditFilter | None = None, *, limit: int = 100, cursor: str | None = None
+    ) -> list[AuditEntry]:
+        check_limit(limit)
+        spot = audit_spot(cursor)
+        return await self._read(lambda transaction: read.audit(transaction, where or AuditFilter(), limit, spot))
 
     async def halts(self) -> list[Halt]:
         return await self._read(halts.current_halts)

@@ -80,10 +80,10 @@ FROM (VALUES {{values}}) CROSS JOIN mainspring_jobs
 RESCHEDULE = """
 WITH going(
     going_seq, next_status, next_run_at, next_attempts, next_crashes, awaited, why, new_error_type, new_error,
-    new_fingerprint
+    new_fingerprint, now
 ) AS (VALUES {values})
 UPDATE mainspring_jobs SET status = next_status, run_at = next_run_at, attempts = next_attempts, crashes = next_crashes,
-                waits_for = awaited, reason = why,
+                waits_for = awaited, reason = why, changed_at = now,
                 error_type = coalesce(new_error_type, error_type),
                 error = iif(new_error_type IS NULL, error, new_error),
                 fingerprint = coalesce(new_fingerprint, fingerprint)
@@ -239,6 +239,7 @@ def rescheduled_row(job: JobState, conclusion: Conclusion) -> tuple[Any, ...]:
         conclusion.failure.type if conclusion.failure else None,
         conclusion.failure.message if conclusion.failure else None,
         conclusion.failure.fingerprint if conclusion.failure else None,
+        conclusion.changed_at,
     )
 
 
@@ -292,7 +293,7 @@ def save(transaction: Transaction, requests: list[SaveRequest]) -> list[list[Ins
 # -- progress -------------------------------------------------------------------------------------
 
 REPORT = f"""
-UPDATE mainspring_jobs SET progress = ?, note = ? WHERE id = ? AND token = ? AND status = {RUNNING}
+UPDATE mainspring_jobs SET progress = ?, note = ?, changed_at = ? WHERE id = ? AND token = ? AND status = {RUNNING}
 RETURNING queue, task, target_type, target_id
 """
 
@@ -303,7 +304,7 @@ def report(transaction: Transaction, reports: list[ProgressReport]) -> list[bool
 
 def report_one(transaction: Transaction, report: ProgressReport) -> bool:
     note = storable(report.note)
-    rows = transaction.execute(REPORT, (report.fraction, note, report.job_id, report.token)).fetchall()
+    rows = transaction.execute(REPORT, (report.fraction, note, transaction.now, report.job_id, report.token)).fetchall()
     for queue, task, *target in rows:
         transaction.record([feed.progressed(JobRef(report.job_id, *target), queue, task, report.fraction, note)])
     return bool(rows)

@@ -100,6 +100,7 @@ DELETE FROM mainspring_dedupe WHERE (task, dedupe_key) IN (
 """
 SOMETHING_EXPIRED = """
 SELECT EXISTS (SELECT 1 FROM mainspring_archive WHERE expires_at <= :now)
+    OR EXISTS (SELECT 1 FROM mainspring_audit WHERE at < :now - :keep_audit)
     OR EXISTS (SELECT 1 FROM mainspring_dedupe WHERE expires_at <= :now)
     OR EXISTS (SELECT 1 FROM mainspring_documents WHERE expires_at <= :now AND expires_at < 4611686018427387904)
 """
@@ -109,10 +110,11 @@ PAGES_TO_FREE = 256  # at a time; a full VACUUM would block all writers until it
 class Prune(NamedTuple):
     now: Millis
     limit: int  # for jobs, keys and documents each
+    keep_audit: Millis
 
 
-def something_expired(connection: sqlite3.Connection, now: Millis) -> bool:
-    expired = connection.execute(SOMETHING_EXPIRED, {"now": now}).fetchone()[0]
+def something_expired(connection: sqlite3.Connection, now: Millis, keep_audit: Millis) -> bool:
+    expired = connection.execute(SOMETHING_EXPIRED, {"now": now, "keep_audit": keep_audit}).fetchone()[0]
     return bool(expired) or changes.something_expired(connection, now) or numbers.something_expired(connection, now)
 
 
@@ -120,7 +122,7 @@ def prune(transaction: Transaction, requests: list[Prune]) -> list[int]:
     return [prune_some(transaction, *request) for request in requests]
 
 
-def prune_some(transaction: Transaction, now: Millis, limit: int) -> int:
+def prune_some(transaction: Transaction, now: Millis, limit: int, keep_audit: Millis) -> int:
     rows = transaction.execute(EXPIRED, (now, limit)).fetchall()
     if rows:
         remove_jobs(transaction, [job_id for job_id, _, _ in rows])
@@ -128,9 +130,21 @@ def prune_some(transaction: Transaction, now: Millis, limit: int) -> int:
         transaction.count(queue, status, -number)
     keys = transaction.execute(FORGET_KEYS, (now, limit)).rowcount
     numbers.prune(transaction.execute, now)
+    prune_audit(transaction, now - keep_audit, limit)
     if rows:
         transaction.pages_to_free = PAGES_TO_FREE
     return len(rows) + keys + documents.prune(transaction, now, limit) + changes.prune(transaction, now, limit)
+
+
+OLD_ENTRIES = "SELECT operation, action FROM mainspring_audit WHERE at < ? ORDER BY at LIMIT ?"
+FORGET_ENTRY = "DELETE FROM mainspring_audit WHERE operation = ? AND action = ?"
+FORGET_LINES = "DELETE FROM mainspring_audit_jobs WHERE operation = ? AND action = ?"
+
+
+def prune_audit(transaction: Transaction, before: Millis, limit: int) -> None:
+    for entry in transaction.execute(OLD_ENTRIES, (before, limit)).fetchall():
+        transaction.execute(FORGET_ENTRY, entry)
+        transaction.execute(FORGET_LINES, entry)
 
 
 # -- diagnosis ------------------------------------------------------------------------------------

@@ -5,17 +5,38 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 from mainspring.clock import Millis, to_datetime, to_millis
-from mainspring.job import Attempt, Counts, Job, Move, TimelineEntry
+from mainspring.job import Attempt, Counts, Job, Move, Status, TimelineEntry
 from mainspring.stores.columns import as_object, decoded
-from mainspring.stores.protocol import DUE_CAP, DUE_LOOK, AuditEntry, Filter, Halt, Stats, WorkerInfo
+from mainspring.stores.protocol import (
+    DUE_CAP,
+    DUE_LOOK,
+    AuditEntry,
+    AuditFilter,
+    AuditSpot,
+    Filter,
+    Halt,
+    Stats,
+    WorkerInfo,
+)
 from mainspring.stores.sqlite.claims import ASIDE, PRIORITIES, SET_ASIDE, SUSPECT, SUSPECTS, WAITING
 from mainspring.stores.sqlite.rows import COLUMNS, FINISHED, LIVE, to_job
 from mainspring.stores.sqlite.steps import steps
 from mainspring.stores.sqlite.transaction import HALTS, to_halt
-from mainspring.stores.tables import CODES, COMPLETED, DueIn, by_queue, due_in, timeline_of, to_attempt
+from mainspring.stores.tables import (
+    CODES,
+    COMPLETED,
+    DEAD_LETTER,
+    RUNNING,
+    DueIn,
+    by_queue,
+    due_in,
+    timeline_of,
+    to_attempt,
+)
 
 # -- filters --------------------------------------------------------------------------------------
 
@@ -77,6 +98,9 @@ class Conditions:
                     self.impossible = True
                 else:
                     self.add(f"{column} {comparison} ?", to_millis(moment))
+        if where.changed_after is not None:
+            column = "finished_at" if self._table == FINISHED else UPDATED_AT
+            self.add(f"{column} >= ?", to_millis(where.changed_after))
 
     def _add_payload(self, where: Filter) -> None:
         """Compare decoded field names: SQLite's own path syntax cannot name fields that JSON writes with escapes."""
@@ -89,6 +113,7 @@ class Conditions:
             self.add(f"EXISTS (SELECT 1 FROM {levels} WHERE {names} AND {condition})", *steps, *compared)
 
 
+UPDATED_AT = "max(created_at, claimed_at, changed_at)"
 IS_TAGGED = "id IN (SELECT job_id FROM mainspring_tags WHERE tag = ?)"
 HAS_TAG = "EXISTS (SELECT 1 FROM mainspring_tags WHERE tag = ? AND job_id = {table}.id)"
 BODY = """(SELECT CASE WHEN json_valid(body) THEN body ELSE '{{}}' END FROM (SELECT
@@ -181,13 +206,29 @@ def timeline(connection: sqlite3.Connection, job_id: str) -> list[TimelineEntry]
     return timeline_of(job, attempts(connection, job_id), by_hand, steps(connection, job_id))
 
 
-AUDIT = "SELECT at, actor, action, reason, detail, n FROM mainspring_audit ORDER BY at DESC, operation DESC LIMIT ?"
+AUDIT = """
+SELECT at, actor, action, reason, detail, n, operation FROM mainspring_audit WHERE {terms}
+ORDER BY at DESC, operation DESC, action DESC LIMIT ?
+"""
+OF_JOB = "(operation, action) IN (SELECT operation, action FROM mainspring_audit_jobs WHERE job_id = ?)"
 
 
-def audit(connection: sqlite3.Connection, limit: int) -> list[AuditEntry]:
+def audit(connection: sqlite3.Connection, where: AuditFilter, limit: int, after: AuditSpot | None) -> list[AuditEntry]:
+    given: list[tuple[str, Any]] = [
+        ("actor = ?", where.actor),
+        ("action = ?", where.action),
+        ("operation = ?", where.operation),
+        ("at >= ?", where.since and to_millis(where.since)),
+        ("at < ?", where.until and to_millis(where.until)),
+        (OF_JOB, where.job),
+    ]
+    terms = {term: value for term, value in given if value is not None}
+    before = [] if after is None else ["at <= ?", "(at, operation, action) < (?, ?, ?)"]
+    statement = AUDIT.format(terms=" AND ".join([*terms, *before]) or "1")
+    values = (*terms.values(), *(() if after is None else (after[0], *after)), limit)
     return [
-        AuditEntry(to_datetime(at), actor, action, reason, as_object(decoded(detail)), number)
-        for at, actor, action, reason, detail, number in connection.execute(AUDIT, (limit,))
+        AuditEntry(to_datetime(at), actor, action, reason, as_object(decoded(detail)), number, operation)
+        for at, actor, action, reason, detail, number, operation in connection.execute(statement, values)
     ]
 
 
@@ -235,6 +276,21 @@ def due(connection: sqlite3.Connection, queue: str, now: Millis) -> DueIn:
     return due_in(queue, number, oldest, first, apart)
 
 
+OLDEST_DEAD = f"""
+SELECT min(finished_at) FROM mainspring_archive INDEXED BY mainspring_archive_dead
+WHERE status = {DEAD_LETTER} AND queue = ?
+"""
+STALLED = f"""
+SELECT count(*) FROM mainspring_jobs INDEXED BY mainspring_jobs_running WHERE status = {RUNNING} AND deadline <= ?
+"""
+
+
+def oldest_dead(connection: sqlite3.Connection, queues: Sequence[str]) -> dict[str, datetime]:
+    """Return when the oldest dead letter of each queue failed."""
+    found = {queue: connection.execute(OLDEST_DEAD, (queue,)).fetchone()[0] for queue in queues}
+    return {queue: to_datetime(at) for queue, at in found.items() if at is not None}
+
+
 def stats(connection: sqlite3.Connection, now: Millis, workers: Callable[[], list[WorkerInfo]]) -> Stats:
     queues = counts(connection)
     lines = [due(connection, queue.queue, now) for queue in queues]
@@ -244,6 +300,8 @@ def stats(connection: sqlite3.Connection, now: Millis, workers: Callable[[], lis
         oldest_due={line.queue: to_datetime(line.oldest) for line in lines if line.oldest is not None},
         workers=workers(),
         halts=halts(connection, now),
+        oldest_dead=oldest_dead(connection, [queue.queue for queue in queues if queue[Status.DEAD_LETTER]]),
+        stalled=connection.execute(STALLED, (now,)).fetchone()[0],
         due_tasks=[task for line in lines for task in line.tasks],
     )
 

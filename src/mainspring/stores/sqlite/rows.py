@@ -30,6 +30,7 @@ COLUMNS = {
         expires_at=f"nullif(expires_at, {NEVER})",
         cancel="0",
         waits_for="NULL",
+        changed_at="0",
     ),
 }
 

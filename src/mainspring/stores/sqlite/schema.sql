@@ -31,6 +31,7 @@ CREATE TABLE mainspring_jobs (
     target_id     TEXT,
     tags          TEXT,                    -- JSON array
     options       TEXT,                    -- JSON, for the worker: the job's own retry policy and isolation
+    changed_at    INTEGER NOT NULL DEFAULT 0, -- the last change but its creation and claims, which have their own columns
     waits_for     TEXT,                    -- while suspended: it waits until this key is woken, or until run_at
     reason        TEXT    NOT NULL DEFAULT '',
     progress      REAL,
@@ -194,7 +195,7 @@ CREATE TABLE mainspring_audit (
     PRIMARY KEY (operation, action)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX mainspring_audit_at ON mainspring_audit (at);
+CREATE INDEX mainspring_audit_at ON mainspring_audit (at, operation, action);
 
 CREATE TABLE mainspring_audit_jobs (
     job_id        TEXT    NOT NULL,
@@ -202,6 +203,8 @@ CREATE TABLE mainspring_audit_jobs (
     action        TEXT    NOT NULL,
     PRIMARY KEY (job_id, operation, action)
 ) STRICT, WITHOUT ROWID;
+
+CREATE INDEX mainspring_audit_jobs_of ON mainspring_audit_jobs (operation, job_id);
 
 -- Data besides jobs (schedules, people, …) as JSON.
 CREATE TABLE mainspring_documents (
@@ -264,7 +267,8 @@ SELECT id, task, queue,
        strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN run_at < 253402214400000 THEN run_at END / 1000.0, 'unixepoch') AS run_at,
        strftime('%Y-%m-%dT%H:%M:%fZ', nullif(claimed_at, 0) / 1000.0, 'unixepoch') AS started_at,
        strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN status = 3 AND timeout > 0 THEN claimed_at + timeout END / 1000.0, 'unixepoch') AS timeout_at,
-       NULL AS finished_at, NULL AS expires_at, attempts, max_attempts, crashes, token, worker,
+       NULL AS finished_at, strftime('%Y-%m-%dT%H:%M:%fZ', max(created_at, claimed_at, changed_at) / 1000.0, 'unixepoch') AS updated_at,
+       NULL AS expires_at, attempts, max_attempts, crashes, token, worker,
        nullif(timeout, 0) / 1000.0 AS timeout, cancel, aside, waits_for, dedupe_key, target_type, target_id,
        coalesce(tags, '[]') AS tags, options, reason, progress, note, error_type, error, fingerprint, version,
        coalesce(payload, (SELECT body FROM mainspring_payloads WHERE job_id = mainspring_jobs.id)) AS payload,
@@ -277,6 +281,7 @@ SELECT id, task, queue, CASE status WHEN 4 THEN 'completed' WHEN 5 THEN 'dead_le
        strftime('%Y-%m-%dT%H:%M:%fZ', created_at / 1000.0, 'unixepoch'),
        strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN run_at < 253402214400000 THEN run_at END / 1000.0, 'unixepoch'),
        strftime('%Y-%m-%dT%H:%M:%fZ', nullif(started_at, 0) / 1000.0, 'unixepoch'), NULL,
+       strftime('%Y-%m-%dT%H:%M:%fZ', finished_at / 1000.0, 'unixepoch'),
        strftime('%Y-%m-%dT%H:%M:%fZ', finished_at / 1000.0, 'unixepoch'),
        strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN expires_at < 4611686018427387904 THEN expires_at END / 1000.0, 'unixepoch'),
        attempts, max_attempts, crashes, token, worker, nullif(timeout, 0) / 1000.0, 0, 0, NULL, dedupe_key,

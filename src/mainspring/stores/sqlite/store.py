@@ -21,6 +21,7 @@ from mainspring.clock import Clock, Millis, SteadyClock, may_delete
 from mainspring.errors import StoreError
 from mainspring.ids import new_id
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Save, Status, Step, TimelineEntry
+from mainspring.stores.audit import audit_spot
 from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.change import ChangeRequest, refuse_negative
@@ -29,9 +30,11 @@ from mainspring.stores.feed import ChangePage, Cursor
 from mainspring.stores.numbers import Figure, NumbersQuery
 from mainspring.stores.paging import check_limit, check_page, page_request
 from mainspring.stores.protocol import (
+    AUDIT_RETENTION,
     Action,
     AfterStall,
     AuditEntry,
+    AuditFilter,
     CappedCount,
     Changed,
     Claims,
@@ -210,12 +213,14 @@ class SqlStore(ABC):
         liveness, heartbeat = self.liveness, self._watch.last_heartbeat(worker)
         return lambda: liveness.dead(worker) or liveness.heartbeat_of(worker) == heartbeat
 
-    async def prune(self, limit: int = 1000) -> int:
+    async def prune(self, limit: int = 1000, *, keep_audit: Millis = AUDIT_RETENTION) -> int:
         """Delete what has expired by now. The writer may run later, when a jump of the clock may have been accepted."""
         now = self.clock.now()
-        if not may_delete(self.clock) or not await self._read(maintenance.something_expired, now):
+        if not may_delete(self.clock) or not await self._read(maintenance.something_expired, now, keep_audit):
             return 0
-        pruned: list[int] = await self._write(maintenance.prune, [maintenance.Prune(now, limit)], durable=False)
+        pruned: list[int] = await self._write(
+            maintenance.prune, [maintenance.Prune(now, limit, keep_audit)], durable=False
+        )
         return pruned[0]
 
     # -- reading ------------------------------------------------------------------------------
@@ -255,8 +260,12 @@ class SqlStore(ABC):
     async def timeline(self, job_id: str) -> list[TimelineEntry]:
         return await self._read(read.timeline, job_id)
 
-    async def audit(self, *, limit: int = 100) -> list[AuditEntry]:
-        return await self._read(read.audit, limit)
+    async def audit(
+        self, where: AuditFilter | None = None, *, limit: int = 100, cursor: str | None = None
+    ) -> list[AuditEntry]:
+        check_limit(limit)
+        spot = audit_spot(cursor)
+        return await self._read(read.audit, where or AuditFilter(), limit, spot)
 
     async def halts(self) -> list[Halt]:
         return await self._read(read.halts, self.clock.now())

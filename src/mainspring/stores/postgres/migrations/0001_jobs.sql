@@ -37,7 +37,8 @@ CREATE TABLE {schema}.jobs (
     fingerprint   text,
     version       text,
     payload       text     NOT NULL,
-    waits_for     text COLLATE "C"
+    waits_for     text COLLATE "C",
+    changed_at    bigint   NOT NULL DEFAULT 0
 ) WITH (
     fillfactor = 70,                          -- room in the page for the claimed version of a row, next to the old one
     autovacuum_vacuum_scale_factor = 0.0,     -- most rows of a queue are dead: vacuum by their number, not by share
@@ -69,6 +70,8 @@ COMMENT ON COLUMN {schema}.jobs.options IS 'JSON for the worker: the job''s own 
 COMMENT ON COLUMN {schema}.jobs.payload IS 'JSON: the task''s arguments';
 COMMENT ON COLUMN {schema}.jobs.waits_for IS
     'the job is suspended until this key is woken, or until run_at; job:<id> is woken when that job has ended';
+
+COMMENT ON COLUMN {schema}.jobs.changed_at IS 'the last change (ms since 1970 UTC) but its creation and claims, which have their own columns';
 
 CREATE INDEX jobs_waiting ON {schema}.jobs (queue, priority, run_at, id) WHERE status < 3 AND crashes = 0 AND NOT aside;
 CREATE INDEX jobs_suspect ON {schema}.jobs (queue, task, run_at, id) WHERE status < 3 AND crashes > 0;
@@ -264,8 +267,8 @@ COMMENT ON COLUMN {schema}.workers.lock_server IS 'when the server that gave the
 COMMENT ON COLUMN {schema}.workers.idle IS 'the worker sleeps until a job is due, and must be notified of new jobs';
 
 CREATE TABLE {schema}.audit (
-    operation     text     NOT NULL,
-    action        text     NOT NULL,
+    operation     text COLLATE "C" NOT NULL,
+    action        text COLLATE "C" NOT NULL,
     at            bigint   NOT NULL,
     actor         text     NOT NULL,
     reason        text     NOT NULL,
@@ -273,15 +276,16 @@ CREATE TABLE {schema}.audit (
     n             bigint   NOT NULL,
     PRIMARY KEY (operation, action)
 );
-CREATE INDEX audit_at ON {schema}.audit (at);
+CREATE INDEX audit_at ON {schema}.audit (at, operation, action);
 COMMENT ON TABLE {schema}.audit IS 'The audit log of changes by hand: who changed what, when and why, and how many jobs.';
 
 CREATE TABLE {schema}.audit_jobs (
     job_id        uuid     NOT NULL,
-    operation     text     NOT NULL,
-    action        text     NOT NULL,
+    operation     text COLLATE "C" NOT NULL,
+    action        text COLLATE "C" NOT NULL,
     PRIMARY KEY (job_id, operation, action)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000);
+CREATE INDEX audit_jobs_of ON {schema}.audit_jobs (operation, job_id);
 COMMENT ON TABLE {schema}.audit_jobs IS 'The jobs that an entry of the audit log changed.';
 
 CREATE TABLE {schema}.documents (
@@ -425,7 +429,8 @@ SELECT id, task, queue, (ARRAY['pending', 'retrying', 'suspended', 'running'])[s
        to_timestamp(CASE WHEN run_at < 253402214400000 THEN run_at END / 1000.0) AS run_at,
        to_timestamp(nullif(claimed_at, 0) / 1000.0) AS started_at,
        to_timestamp(CASE WHEN status = 3 AND timeout > 0 THEN claimed_at + timeout END / 1000.0) AS timeout_at,
-       NULL::timestamptz AS finished_at, NULL::timestamptz AS expires_at, attempts, max_attempts, crashes, token,
+       NULL::timestamptz AS finished_at, to_timestamp(greatest(created_at, claimed_at, changed_at) / 1000.0) AS updated_at,
+       NULL::timestamptz AS expires_at, attempts, max_attempts, crashes, token,
        worker, nullif(timeout, 0) * interval '1 millisecond' AS timeout, cancel, aside, waits_for, dedupe_key,
        target_type, target_id, coalesce(tags, '{}'::text[]) AS tags, options::json AS options, reason, progress,
        note, error_type, error, fingerprint, version, payload::json AS payload, NULL::json AS result,
@@ -437,7 +442,7 @@ SELECT id, task, queue, (ARRAY['completed', 'dead_letter', 'cancelled'])[status 
        (ARRAY['urgent', 'high', 'normal', 'low'])[priority + 1], to_timestamp(created_at / 1000.0),
        to_timestamp(CASE WHEN run_at < 253402214400000 THEN run_at END / 1000.0),
        to_timestamp(nullif(started_at, 0) / 1000.0), NULL::timestamptz, to_timestamp(finished_at / 1000.0),
-       to_timestamp(CASE WHEN expires_at < 4611686018427387904 THEN expires_at END / 1000.0), attempts,
+       to_timestamp(finished_at / 1000.0), to_timestamp(CASE WHEN expires_at < 4611686018427387904 THEN expires_at END / 1000.0), attempts,
        max_attempts, crashes, token, worker, nullif(timeout, 0) * interval '1 millisecond', false, false,
        NULL::text, dedupe_key, target_type, target_id, coalesce(tags, '{}'::text[]), options::json, reason,
        progress, note, error_type, error, fingerprint, version, payload::json, result::json,
@@ -849,7 +854,7 @@ BEGIN
                     SELECT ctid AS place FROM {schema}.jobs WHERE waits_for = keys[i]
                     ORDER BY waits_for, priority, id LIMIT wanted FOR NO KEY UPDATE SKIP LOCKED
                 ), woken AS (
-                    UPDATE {schema}.jobs AS j SET status = 0, run_at = at, waits_for = NULL
+                    UPDATE {schema}.jobs AS j SET status = 0, run_at = at, waits_for = NULL, changed_at = at
                     FROM picked WHERE j.ctid = picked.place
                     RETURNING j.queue, j.task, j.id, j.target_type, j.target_id
                 ), recorded AS (
@@ -970,7 +975,7 @@ COMMENT ON FUNCTION {schema}.held IS 'Locks and returns the jobs that run under 
 
 CREATE FUNCTION {schema}.reschedule(
     ids uuid[], statuses smallint[], times bigint[], attempts_ integer[], crashes_ integer[], keys text[], reasons text[],
-    error_types text[], errors text[], fingerprints text[]
+    error_types text[], errors text[], fingerprints text[], at bigint[]
 ) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -980,9 +985,9 @@ BEGIN
     SET status = going.status, run_at = going.run_at, attempts = going.attempts, crashes = going.crashes,
         waits_for = going.key, reason = going.reason, error_type = coalesce(going.error_type, j.error_type),
         error = CASE WHEN going.error_type IS NULL THEN j.error ELSE going.error END,
-        fingerprint = coalesce(going.fingerprint, j.fingerprint)
-    FROM unnest(ids, statuses, times, attempts_, crashes_, keys, reasons, error_types, errors, fingerprints)
-        AS going(id, status, run_at, attempts, crashes, key, reason, error_type, error, fingerprint)
+        fingerprint = coalesce(going.fingerprint, j.fingerprint), changed_at = going.at
+    FROM unnest(ids, statuses, times, attempts_, crashes_, keys, reasons, error_types, errors, fingerprints, at)
+        AS going(id, status, run_at, attempts, crashes, key, reason, error_type, error, fingerprint, at)
     WHERE j.id = ANY (ids) AND j.id = going.id;
 END $$;
 COMMENT ON FUNCTION {schema}.reschedule IS 'Ends runs of jobs that are not finished and wait for their next run.';
