@@ -101,6 +101,7 @@ class Mainspring:
         self.batches = runtime.batches
         self.limits = runtime.limits
         self.failures = runtime.failures
+        self.bulk = runtime.bulk
         self.subscribers = runtime.subscribers
         self.settings = runtime.settings
 

@@ -11,6 +11,8 @@
     ├── InvalidPayload            the arguments do not fit the task (also a ValueError)
     ├── JobNotFound               no job has that id (also a LookupError)
     ├── BatchNotFound             no batch has that id (also a LookupError)
+    ├── BulkNotFound              no bulk change has that id (also a LookupError)
+    ├── CountMoved                a bulk change would change another number of jobs than expected; nothing was changed
     ├── BreakerNotFound           no circuit breaker has that name (also a LookupError)
     ├── FailureGroupNotFound      there is no such failure group (also a LookupError)
     ├── SubscriberNotFound        no durable subscriber of the change feed has that name (also a LookupError)
@@ -198,6 +200,14 @@ class CopyFailed(MainspringError):
 
 class BatchNotFound(MainspringError, LookupError):
     """There is no such batch."""
+
+
+class BulkNotFound(MainspringError, LookupError):
+    """No bulk change has that id."""
+
+
+class CountMoved(MainspringError):
+    """A bulk change would change another number of jobs than expected. Nothing was changed."""
 
 
 class BreakerNotFound(MainspringError, LookupError):

@@ -262,7 +262,7 @@ class Jobs:
             job = await self.get(job_id)
             msg = f"job {job_id} is {job.status}: it cannot be changed by {action}; {ALLOWED[action]}"
             raise IllegalMove(msg)
-        await self._follow(action, changed, by)
+        await self.follow(action, changed, by)
         return changed
 
     # -- many ---------------------------------------------------------------------------------
@@ -309,11 +309,11 @@ class Jobs:
             result.conflicts.update(changed.conflicts)
             on_progress(result.count)
             if not dry_run:
-                await self._follow(action, changed, by)
+                await self.follow(action, changed, by)
             if (cursor := changed.cursor) is None:
                 return result
 
-    async def _follow(self, action: Action, changed: Changed, by: By) -> None:
+    async def follow(self, action: Action, changed: Changed, by: By) -> None:
         """Emit the events of a change that is written, and cancel the children of cancelled jobs."""
         if action is not Action.CANCEL or not changed.ids:
             return

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from mainspring.bulk.api import Bulk
+from mainspring.bulk.timer import BulkFeature
 from mainspring.code_version import checked, code_version
 from mainspring.context import Context
 from mainspring.errors import UnknownTask
@@ -98,6 +100,8 @@ class Runtime:
         self.recovery = RecoveryFeature(services, self.breakers)
         self.features.add(self.recovery)
         self.features.add(FailuresFeature(services, groups))
+        self.bulk = Bulk(services)
+        self.features.add(BulkFeature(services, self.jobs))
         self.features.add(limits, in_use=False)  # until a limit is declared
         self.live_settings.listeners += [paused_tasks.settings_changed, limits.settings_changed]
         tools = self.jobs, self.defaults, self.middleware

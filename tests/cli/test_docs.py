@@ -15,7 +15,7 @@ from mainspring.cli.exits import MEANINGS
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 BLOCK = "<!-- options of {command} -->\n{table}<!-- end -->"
-BLOCKS = re.compile(r"<!-- options of (?P<command>[a-z ]+) -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
+BLOCKS = re.compile(r"<!-- options of (?P<command>[a-z]+(?:[ -][a-z]+)*) -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
 SHARED = ("--help",)
 
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mainspring.app import Mainspring
+from mainspring.bulk.api import action_of
+from mainspring.bulk.change import BulkChange
 from mainspring.cli.exits import Exit, UsageError, exit_code_of
 from mainspring.cli.filters import add_filter_options, is_filtered
 from mainspring.cli.ids import full_id
 from mainspring.cli.loading import opened
-from mainspring.cli.parser import Parser, add_actor_options, add_store_options
+from mainspring.cli.parser import Parser, add_actor_options, add_store_options, parse_positive
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError, StoreError
 from mainspring.stores.protocol import ChangeResult, Filter
@@ -49,7 +51,22 @@ def add_change_options(parser: Parser, *, status: bool = True) -> None:
     )
     add_filter_options(parser, status=status)
     parser.add_argument("--all-matching", action="store_true", help="every job that matches the filters")
+    add_background_options(parser)
     add_prudence_options(parser)
+
+
+def add_background_options(parser: Parser) -> None:
+    group = parser.add_argument_group("in the background")
+    group.add_argument(
+        "--background", action="store_true", help="let the workers do it; see how far it is with: mainspring bulk show"
+    )
+    group.add_argument(
+        "--expect", type=parse_positive, metavar="N", help="refuse if the number of jobs is more than 5%% off"
+    )
+    group.add_argument("--pace", type=parse_positive, metavar="N", help="at most this many jobs per second")
+    group.add_argument(
+        "--canary", type=parse_positive, metavar="N", help="change this many, then wait for: mainspring bulk go-on"
+    )
 
 
 def add_prudence_options(parser: Parser) -> None:
@@ -72,6 +89,8 @@ def run_change(
         if args.ids and not args.dry_run:
             return change_each(app, args, terminal, change, check)
         selected = replace(where(app), ids=tuple(full_id(app, text) for text in args.ids))
+        if args.background:
+            return start_in_background(app, args, terminal, change, selected)
         return change_many(
             args, terminal, change, lambda **options: app.run(change.change_where(app.jobs, selected, **options))
         )
@@ -80,11 +99,39 @@ def run_change(
 def require_selection(args: Namespace) -> None:
     if args.ids and (is_filtered(args) or args.all_matching):
         msg = "give ids or filters, not both"
+    elif not args.background and (args.expect or args.pace or args.canary):
+        msg = "--expect, --pace and --canary need --background"
+    elif args.background and args.ids:
+        msg = "--background works with filters and --all-matching, not with ids"
     elif not args.ids and not args.all_matching:
         msg = "name jobs by id, or choose them with filters and --all-matching"
     else:
         return
     raise UsageError(msg, args.prog)
+
+
+# -- in the background --------------------------------------------------------------------------------
+
+
+def start_in_background(app: Mainspring, args: Namespace, terminal: Terminal, change: Change, where: Filter) -> int:
+    def start(*, dry_run: bool) -> BulkChange:
+        started = app.bulk.start(
+            action_of(change.verb), where, expect=args.expect, pace=args.pace, canary=args.canary, dry_run=dry_run,
+            reason=args.reason, actor=args.actor,
+        )  # fmt: skip
+        return app.run(started)
+
+    planned = start(dry_run=True)
+    if args.dry_run:
+        return conclude(terminal, change, ChangeResult(planned.total), dry_run=True)
+    require_consent(args, terminal, change, planned.total)
+    started = start(dry_run=False)
+    if terminal.json:
+        terminal.emit(started)
+    else:
+        terminal.say(f"bulk change {started.id} has begun: {change.verb} {count_jobs(started.total)}")
+        terminal.note(f"see how far it is: mainspring bulk show {started.id}")
+    return Exit.OK
 
 
 # -- by id ----------------------------------------------------------------------------------------

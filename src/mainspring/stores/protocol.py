@@ -178,6 +178,7 @@ class Filter:
     finished_after: datetime | None = None
     finished_before: datetime | None = None
     changed_after: datetime | None = None  # inclusive; see Job.updated_at
+    operation: str | None = None  # changed by this operation of the audit log; not on DynamoDB
     payload: Mapping[str, Any] = field(default_factory=dict)  # "guest.id" -> equal JSON value
 
     def __post_init__(self) -> None:
@@ -200,7 +201,7 @@ class Filter:
         for name in ("ids", "queues", "tasks", "tags"):
             for text in getattr(self, name):
                 check_searched(text, f"one of a Filter's {name}")
-        for name in ("target_type", "target_id", "dedupe_key", "worker", "error_type", "fingerprint"):
+        for name in ("target_type", "target_id", "dedupe_key", "worker", "error_type", "fingerprint", "operation"):
             if (text := getattr(self, name)) is not None:
                 check_searched(text, f"{name} of a Filter")
 

@@ -8,14 +8,19 @@ from datetime import datetime
 from typing import Any
 
 from mainspring.clock import Millis, to_millis
+from mainspring.errors import ConfigurationError
 from mainspring.stores.columns import decoded
 from mainspring.stores.dynamodb.items import WORDS, payload_of, stamp, unstamp
 from mainspring.stores.dynamodb.values import Condition, Row, equals
 from mainspring.stores.protocol import Filter
 
+NO_OPERATIONS = "DynamoDB cannot find the jobs of an operation; read the timelines of the jobs instead"
+
 
 def conditions(where: Filter) -> tuple[list[Condition], Filter]:
     """Return the conditions for the service, and the rest of the filter."""
+    if where.operation is not None:
+        raise ConfigurationError(NO_OPERATIONS)
     found: list[Condition] = []
     met: dict[str, Any] = {}
     singles = (("statuses", "status"), ("queues", "queue"), ("tasks", "job_type"))
@@ -38,6 +43,8 @@ def unexpired(now: Millis) -> Condition:
 
 
 def matches(row: Row, where: Filter) -> bool:
+    if where.operation is not None:
+        raise ConfigurationError(NO_OPERATIONS)
     return (
         among(where.ids, row["SK"])
         and among(tuple(WORDS[status] for status in where.statuses), row["status"])

@@ -84,6 +84,9 @@ class Conditions:
             if (value := getattr(where, column)) is not None:
                 self.add(f"{column} = ?", value)
 
+        if where.operation is not None:
+            self.add("id IN (SELECT job_id FROM {s}.audit_jobs WHERE operation = ?)", where.operation)
+
     def _add_times(self, where: Filter) -> None:
         for column, field in (("created_at", "created"), ("run_at", "due"), ("finished_at", "finished")):
             for comparison, bound in ((">=", f"{field}_after"), ("<", f"{field}_before")):

@@ -200,7 +200,8 @@ def apart_of(apart: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 def selective_part(where: Filter, table: str) -> Filter:
     """Return the part of a filter that an index answers."""
-    part = Filter(target_type=where.target_type, target_id=where.target_id if where.target_type else None)
+    target_id = where.target_id if where.target_type else None
+    part = Filter(target_type=where.target_type, target_id=target_id, operation=where.operation)
     part = replace(part, tags=where.tags, dedupe_key=where.dedupe_key)
     if table == FINISHED:
         if where.statuses and FAILED.issuperset(where.statuses):

@@ -173,7 +173,8 @@ def branches(
 
 def selective_part(where: Filter, table: str) -> Filter:
     """Return the part of a filter that an index answers."""
-    part = Filter(target_type=where.target_type, target_id=where.target_id if where.target_type else None)
+    target_id = where.target_id if where.target_type else None
+    part = Filter(target_type=where.target_type, target_id=target_id, operation=where.operation)
     part = replace(part, tags=where.tags)
     if table == FINISHED:
         part = replace(part, dedupe_key=where.dedupe_key)

@@ -1,0 +1,1 @@
+"""Changes of many jobs that run in the background: `app.bulk`."""

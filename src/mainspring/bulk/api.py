@@ -1,0 +1,170 @@
+"""`app.bulk`: start changes of many jobs that run in the background, follow them, and cancel them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from mainspring.bulk.change import (
+    COLLECTION,
+    TOLERANCE,
+    BulkChange,
+    BulkState,
+    differs,
+    filter_data,
+    from_data,
+    narrowed,
+    to_data,
+)
+from mainspring.errors import BulkNotFound, ConfigurationError, CountMoved, IllegalMove
+from mainspring.ids import new_id
+from mainspring.services import Services, whoami
+from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Listing, Note, Write
+from mainspring.stores.protocol import Action, AuditFilter, Filter
+
+ActionName = Literal["cancel", "retry", "delete"]
+KEEP = 30 * 86_400_000  # milliseconds for which an ended bulk change stays readable
+ATTEMPTS = 20  # of a write that other processes disturb
+
+
+@dataclass(frozen=True, slots=True)
+class BulkPage:
+    changes: list[BulkChange]
+    cursor: str | None  # pass it to get the next page; None: this was the last
+
+
+class Bulk:
+    """Changes of many jobs in the background, made by workers, page by page."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def start(
+        self,
+        action: Action | ActionName,
+        where: Filter,
+        *,
+        expect: int | None = None,
+        pace: float | None = None,
+        canary: int | None = None,
+        dry_run: bool = False,
+        reason: str = "",
+        actor: str | None = None,
+    ) -> BulkChange:
+        """Start to cancel, retry or delete all jobs that match now. Workers do it; the answer comes at once.
+
+        With `expect`, refuse if the number of jobs differs from it by more than 5 %. `pace` is the most jobs per
+        second. With `canary`, change that many jobs and then wait for `go_on`. With `dry_run`, only count.
+        """
+        chosen, now = action_of(action), self._services.now()
+        check_numbers(expect, pace, canary)
+        where = narrowed(chosen, where, now)
+        total = await self._services.store.count(where) if where.statuses else 0
+        if expect is not None and differs(total, expect):
+            msg = (
+                f"{total:,} jobs match, but {expect:,} were expected, which is more than {TOLERANCE:.0%} off; "
+                "look at the jobs again, and start with the new number"
+            )
+            raise CountMoved(msg)
+        state = BulkState.PLANNED if dry_run else BulkState.RUNNING if canary is None else BulkState.CANARY
+        change = BulkChange(
+            new_id(), chosen, where, actor or whoami(), reason, state, total, now, pace=pace, canary=canary
+        )
+        if not dry_run:
+            await self._write(change, ABSENT, self._note("bulk.start", change, change.actor, reason))
+        return change
+
+    async def get(self, bulk_id: str) -> BulkChange:
+        """Return a bulk change and how far it is."""
+        return (await self._read(bulk_id))[0]
+
+    async def list(self, *, limit: int = 50, cursor: str | None = None) -> BulkPage:
+        """Return bulk changes, newest first."""
+        after = None if cursor is None else ("", cursor)
+        found = await self._services.store.browse(Listing(COLLECTION, "", after, limit + 1, backwards=True))
+        changes = [await self._counted(from_data(document.data)) for document in found[:limit]]
+        return BulkPage(changes, changes[-1].id if len(found) > limit else None)
+
+    async def cancel(self, bulk_id: str, *, reason: str = "", actor: str | None = None) -> BulkChange:
+        """Stop a bulk change. Jobs that it has changed stay changed."""
+
+        def cancelled(change: BulkChange) -> BulkChange:
+            if change.ended:
+                msg = f"bulk change {bulk_id} is {change.state} and cannot be cancelled any more"
+                raise IllegalMove(msg)
+            return replace(change, state=BulkState.CANCELLED, ended_at=self._services.now())
+
+        return await self._change(bulk_id, cancelled, "bulk.cancel", reason, actor)
+
+    async def go_on(self, bulk_id: str, *, reason: str = "", actor: str | None = None) -> BulkChange:
+        """Let a bulk change go on that waits after its canary."""
+
+        def resumed(change: BulkChange) -> BulkChange:
+            if change.state is not BulkState.WAITING:
+                msg = f"bulk change {bulk_id} is {change.state}; only one that waits after its canary can go on"
+                raise IllegalMove(msg)
+            return replace(change, state=BulkState.RUNNING)
+
+        return await self._change(bulk_id, resumed, "bulk.go_on", reason, actor)
+
+    async def _change(
+        self, bulk_id: str, alter: Callable[[BulkChange], BulkChange], action: str, reason: str, actor: str | None
+    ) -> BulkChange:
+        """Write what `alter` makes of it. A worker may write at the same time, so try again."""
+        for _ in range(ATTEMPTS):
+            known, document = await self._read(bulk_id)
+            change = alter(known)
+            if await self._write(change, document.version, self._note(action, change, actor or whoami(), reason)):
+                return change
+        msg = f"bulk change {bulk_id} was changed by others at the same time, {ATTEMPTS} times; try again"
+        raise IllegalMove(msg)
+
+    async def _read(self, bulk_id: str) -> tuple[BulkChange, Document]:
+        found = await self._services.store.documents([Key(COLLECTION, "", bulk_id)])
+        if not found:
+            msg = f"there is no bulk change {bulk_id}; ended ones are kept for 30 days"
+            raise BulkNotFound(msg)
+        return await self._counted(from_data(found[0].data)), found[0]
+
+    async def _counted(self, change: BulkChange) -> BulkChange:
+        """Return it with the number of changed jobs. The audit log has it, written together with each page."""
+        where = AuditFilter(operation=change.id, action=change.action.value)
+        entries = await self._services.store.audit(where, limit=1)
+        return replace(change, changed=sum(entry.count for entry in entries))
+
+    async def _write(self, change: BulkChange, version: str, note: Note) -> bool:
+        now = self._services.store.clock.now()
+        is_active = not change.ended and change.state is not BulkState.WAITING
+        write = Write(
+            change.key, to_data(change), expected=version, due_at=now if is_active else None,
+            expires_at=now + KEEP if change.ended else None, recorded=True,
+        )  # fmt: skip
+        return (await self._services.store.write([Bundle((write,), note=note)]))[0] is not None
+
+    @staticmethod
+    def _note(action: str, change: BulkChange, actor: str, reason: str) -> Note:
+        where = {
+            name: value.isoformat() if hasattr(value, "isoformat") else value
+            for name, value in filter_data(change.where).items()
+        }
+        detail = {"action": change.action.value, "filter": where, "jobs": change.total}
+        return Note(By(actor, reason, change.id), action, detail)
+
+
+def action_of(name: str) -> Action:
+    allowed = (Action.CANCEL, Action.RETRY, Action.DELETE)
+    if name in allowed:
+        return Action(name)
+    msg = f"a bulk change cannot {name!r} jobs; use one of {', '.join(allowed)}"
+    raise ConfigurationError(msg)
+
+
+def check_numbers(expect: int | None, pace: float | None, canary: int | None) -> None:
+    for name, number, least in (("expect", expect, 0), ("canary", canary, 1)):
+        if number is not None and number < least:
+            msg = f"{name} is {number!r}; give a whole number of jobs, at least {least}"
+            raise ConfigurationError(msg)
+    if pace is not None and not 0.001 <= pace <= 1_000_000:
+        msg = f"pace is {pace!r}; give jobs per second, from 0.001 to 1,000,000"
+        raise ConfigurationError(msg)

@@ -1,0 +1,99 @@
+"""Carries out bulk changes in workers: one page of jobs per step.
+
+A step takes the document first, by moving it to a later time. The process that has written that does the step; another
+one finds that the version has changed. If that process dies, the document comes due again, and the step is repeated
+from the same cursor: jobs that were changed no longer match, so no job is changed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mainspring.bulk.api import KEEP
+from mainspring.bulk.change import COLLECTION, BulkChange, BulkState, at, from_data, to_data
+from mainspring.clock import Millis
+from mainspring.errors import MainspringError, StoreUnavailable
+from mainspring.feature import Feature, Timer
+from mainspring.jobs import Jobs
+from mainspring.log import get_log
+from mainspring.services import Services
+from mainspring.stores.documents import Bundle, By, Document, Write
+from mainspring.stores.protocol import Changed
+
+log = get_log("mainspring.bulk")
+
+STEP_LEASE: Millis = 30_000  # after which another process repeats a step that was not finished
+
+
+class BulkTimer(Timer):
+    """The timer of the collection "bulk"."""
+
+    collection = COLLECTION
+
+    def __init__(self, services: Services, jobs: Jobs) -> None:
+        self._services = services
+        self._jobs = jobs
+
+    async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
+        for document in documents:
+            change = from_data(document.data)
+            taken = Write(document.key, document.data, expected=document.version, due_at=now + STEP_LEASE)
+            if await self._written(taken):
+                await self._step(change, taken.version)
+        return None
+
+    async def _step(self, change: BulkChange, version: str) -> None:
+        """Change one page of jobs, and write how far it is."""
+        try:
+            page = await self._change_page(change)
+        except StoreUnavailable:
+            raise  # another step tries again
+        except MainspringError as error:
+            log.error("bulk_failed", bulk=change.id, error=str(error))  # noqa: TRY400 - its message says enough
+            await self._finish(replace(change, state=BulkState.FAILED, error=str(error)), version)
+            return
+        number = len(page.ids) + len(page.requested) + len(page.conflicts)
+        change = replace(
+            change,
+            looked_at=change.looked_at + number,
+            conflicts=change.conflicts + len(page.conflicts),
+            cursor=page.cursor,
+        )
+        if page.cursor is None:
+            await self._finish(replace(change, state=BulkState.DONE), version)
+        elif change.state is BulkState.CANARY and change.looked_at >= (change.canary or 0):
+            await self._written(self._write(replace(change, state=BulkState.WAITING), version, due_at=None))
+        else:
+            due_at = self._services.store.clock.now() + change.pause_after(number)
+            await self._written(self._write(change, version, due_at=due_at))
+
+    async def _change_page(self, change: BulkChange) -> Changed:
+        by = By(change.actor, change.reason, change.id)
+        page = await self._services.store.change(
+            change.action, change.where, by, limit=change.page_size, cursor=change.cursor
+        )
+        await self._jobs.follow(change.action, page, by)
+        return page
+
+    async def _finish(self, change: BulkChange, version: str) -> None:
+        now = self._services.store.clock.now()
+        ended = replace(change, ended_at=at(now))
+        write = Write(change.key, to_data(ended), expected=version, expires_at=now + KEEP, recorded=True)
+        if await self._written(write):
+            log.info("bulk_ended", bulk=change.id, state=change.state, action=change.action, looked_at=change.looked_at)
+
+    def _write(self, change: BulkChange, version: str, due_at: Millis | None) -> Write:
+        recorded = change.state is BulkState.WAITING
+        return Write(change.key, to_data(change), expected=version, due_at=due_at, recorded=recorded)
+
+    async def _written(self, write: Write) -> bool:
+        """Write, unless another process has written since: it took the step over, or the change was cancelled."""
+        return (await self._services.store.write([Bundle((write,))]))[0] is not None
+
+
+class BulkFeature(Feature):
+    """Jobs do not meet it: it only has a timer."""
+
+    def __init__(self, services: Services, jobs: Jobs) -> None:
+        self.timers = (BulkTimer(services, jobs),)

@@ -1,0 +1,115 @@
+"""`mainspring bulk …`: changes of many jobs in the background."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime
+from typing import Any
+
+from mainspring.app import Mainspring
+from mainspring.bulk.change import BulkChange, filter_data
+from mainspring.cli.exits import Exit
+from mainspring.cli.loading import opened
+from mainspring.cli.paging import add_page_options, say_more
+from mainspring.cli.parser import (
+    Commands,
+    add_actor_options,
+    add_command,
+    add_command_about,
+    add_group,
+    add_store_options,
+)
+from mainspring.cli.system import show_detail
+from mainspring.cli.table import Cell, Column
+from mainspring.cli.terminal import Terminal
+from mainspring.humanize import show_relative
+
+COLUMNS = (
+    Column("ID"),
+    Column("STATE"),
+    Column("ACTION"),
+    Column("DONE", right=True),
+    Column("CHANGED", right=True),
+    Column("JOBS", right=True),
+    Column("BEGUN"),
+    Column("ACTOR", least=8),
+)
+
+
+def add_commands(commands: Commands) -> None:
+    line = "look at changes of many jobs in the background, cancel them or let them go on"
+    bulk = add_group(commands, "bulk", line)
+    parser = add_command(bulk, "list", list_changes, "list bulk changes, newest first")
+    add_page_options(parser)
+    add_store_options(parser)
+    add_command_about(bulk, "show", show_change, "show how far a bulk change is", what="the bulk change, by its id")
+    for name, run, words in (
+        ("cancel", cancel_change, "stop a bulk change; jobs that it has changed stay changed"),
+        ("go-on", go_on, "let a bulk change go on that waits after its canary"),
+    ):
+        add_actor_options(add_command_about(bulk, name, run, words, what="the bulk change, by its id"))
+
+
+def list_changes(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        page, now = app.run(app.bulk.list(limit=args.limit, cursor=args.cursor)), app.now()
+    if terminal.json:
+        terminal.emit(page)
+        return Exit.OK
+    if page.changes:
+        terminal.table(COLUMNS, [row_of(change, now) for change in page.changes])
+    else:
+        terminal.note("no bulk changes")
+    say_more(args, terminal, page.cursor)
+    return Exit.OK
+
+
+def row_of(change: BulkChange, now: datetime) -> Sequence[Cell]:
+    return (
+        change.id,
+        change.state.value,
+        change.action.value,
+        f"{change.progress:.0%}",
+        f"{change.changed:,}",
+        f"{change.total:,}",
+        show_relative(change.created_at, now),
+        change.actor,
+    )
+
+
+def show_change(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        say_change(terminal, app.run(app.bulk.get(args.id)), app.now())
+    return Exit.OK
+
+
+def say_change(terminal: Terminal, change: BulkChange, now: datetime) -> None:
+    if terminal.json:
+        terminal.emit(change)
+        return
+    terminal.table(COLUMNS, [row_of(change, now)])
+    terminal.say(f"filter: {show_detail(filter_data(change.where))}")
+    for label, text in (("reason", change.reason), ("error", change.error)):
+        if text:
+            terminal.say(f"{label}: {text}")
+    if change.conflicts:
+        terminal.say(f"not retried, because other live jobs hold their dedupe keys: {change.conflicts:,}")
+
+
+def cancel_change(args: Namespace, terminal: Terminal) -> int:
+    return alter(args, terminal, lambda app: app.bulk.cancel(args.id, reason=args.reason, actor=args.actor))
+
+
+def go_on(args: Namespace, terminal: Terminal) -> int:
+    return alter(args, terminal, lambda app: app.bulk.go_on(args.id, reason=args.reason, actor=args.actor))
+
+
+def alter(args: Namespace, terminal: Terminal, change: Callable[[Mainspring], Coroutine[Any, Any, BulkChange]]) -> int:
+    with opened(args) as app:
+        changed = app.run(change(app))
+    if terminal.json:
+        terminal.emit(changed)
+    else:
+        terminal.say(f"bulk change {changed.id} is {changed.state}")
+    return Exit.OK

@@ -1,0 +1,217 @@
+"""Changes of many jobs that run in the background."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from mainspring import Mainspring
+from mainspring.bulk.change import BulkChange, BulkState, filter_data, filter_of, from_data, to_data
+from mainspring.bulk.timer import STEP_LEASE, BulkTimer
+from mainspring.errors import BulkNotFound, ConfigurationError, CountMoved, IllegalMove, StoreUnavailable
+from mainspring.job import Status
+from mainspring.stores.protocol import Action, Filter
+from mainspring.stores.sqlite import MemoryStore
+from mainspring.testing.clock import ManualClock
+
+JOBS = 1200
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def app(clock: ManualClock) -> AsyncIterator[Mainspring]:
+    app = Mainspring(MemoryStore(clock=clock))
+
+    @app.task
+    def greet(name: str) -> None: ...
+
+    async with app:
+        await greet.using(delay=60).enqueue_many([{"name": str(number)} for number in range(JOBS)])
+        clock.advance(1)
+        yield app
+
+
+async def step(app: Mainspring) -> None:
+    """Let a worker do all steps that are due."""
+    await app.runtime.timers.run_due()
+
+
+async def pending(app: Mainspring) -> int:
+    return await app.jobs.count(Filter(statuses=(Status.PENDING,)))
+
+
+ALL = Filter(tasks=("greet",))
+
+
+async def test_a_bulk_change_changes_all_jobs_that_match(app: Mainspring) -> None:
+    change = await app.bulk.start("cancel", ALL, reason="storm", actor="ana", expect=JOBS)
+    assert (change.state, change.total, change.progress) == (BulkState.RUNNING, JOBS, 0.0)
+    assert await pending(app) == JOBS
+    await step(app)
+    done = await app.bulk.get(change.id)
+    assert (done.state, done.changed, done.looked_at, done.progress) == (BulkState.DONE, JOBS, JOBS, 1.0)
+    assert done.ended_at == app.now()
+    assert await app.jobs.count(Filter(statuses=(Status.CANCELLED,))) == JOBS
+    assert await app.jobs.count(Filter(operation=change.id)) == JOBS
+    page = await app.jobs.find(Filter(operation=change.id), sort="finished", limit=5)
+    assert len(page.jobs) == 5
+
+
+async def test_it_is_in_the_audit_log_as_one_operation(app: Mainspring) -> None:
+    change = await app.bulk.start("cancel", ALL, reason="storm", actor="ana")
+    await step(app)
+    entries = {entry.action: entry for entry in await app.audit()}
+    assert entries.keys() == {"bulk.start", "cancel"}
+    assert {entry.operation for entry in entries.values()} == {change.id}
+    assert (entries["cancel"].count, entries["cancel"].actor, entries["cancel"].reason) == (JOBS, "ana", "storm")
+
+
+async def test_a_dry_run_only_counts(app: Mainspring) -> None:
+    planned = await app.bulk.start("cancel", ALL, dry_run=True)
+    assert (planned.state, planned.total) == (BulkState.PLANNED, JOBS)
+    await step(app)
+    assert await pending(app) == JOBS
+    with pytest.raises(BulkNotFound):
+        await app.bulk.get(planned.id)
+
+
+@pytest.mark.parametrize(("expected", "refused"), [(JOBS, False), (1150, False), (1100, True), (2000, True), (0, True)])
+async def test_another_number_of_jobs_than_expected_is_refused(app: Mainspring, expected: int, refused: bool) -> None:
+    if not refused:
+        await app.bulk.start("cancel", ALL, expect=expected)
+        return
+    with pytest.raises(CountMoved, match=r"1,200 jobs match, but .* were expected"):
+        await app.bulk.start("cancel", ALL, expect=expected)
+    assert (await app.bulk.list()).changes == []
+
+
+async def test_after_the_canary_it_waits_for_a_go_ahead(app: Mainspring) -> None:
+    change = await app.bulk.start("cancel", ALL, canary=7)
+    assert change.state is BulkState.CANARY
+    await step(app)
+    waiting = await app.bulk.get(change.id)
+    assert (waiting.state, waiting.changed, await pending(app)) == (BulkState.WAITING, 7, JOBS - 7)
+    await step(app)
+    assert await pending(app) == JOBS - 7
+    assert (await app.bulk.go_on(change.id)).state is BulkState.RUNNING
+    await step(app)
+    assert ((await app.bulk.get(change.id)).state, await pending(app)) == (BulkState.DONE, 0)
+    with pytest.raises(IllegalMove, match="is done"):
+        await app.bulk.go_on(change.id)
+
+
+async def test_the_pace_spreads_it_over_time(app: Mainspring, clock: ManualClock) -> None:
+    change = await app.bulk.start("cancel", ALL, pace=100)
+    await step(app)
+    assert await pending(app) == JOBS - 100
+    await step(app)
+    assert await pending(app) == JOBS - 100
+    for _ in range(5):
+        clock.advance(1)
+        await step(app)
+    assert await pending(app) == JOBS - 600
+    assert (await app.bulk.get(change.id)).progress == 0.5
+
+
+async def test_a_cancelled_one_stops(app: Mainspring, clock: ManualClock) -> None:
+    change = await app.bulk.start("cancel", ALL, pace=100)
+    await step(app)
+    cancelled = await app.bulk.cancel(change.id, reason="enough")
+    clock.advance(10)
+    await step(app)
+    assert (cancelled.state, await pending(app)) == (BulkState.CANCELLED, JOBS - 100)
+    assert (await app.bulk.get(change.id)).changed == 100
+    with pytest.raises(IllegalMove, match="is cancelled"):
+        await app.bulk.cancel(change.id)
+
+
+async def test_jobs_that_come_later_are_left_alone(app: Mainspring, clock: ManualClock) -> None:
+    await app.bulk.start("delete", ALL, pace=600)
+    await step(app)
+    await app.tasks["greet"].using(delay=60).enqueue(name="late")
+    for _ in range(3):
+        clock.advance(1)
+        await step(app)
+    assert await app.jobs.count() == 1
+
+
+async def test_a_step_that_was_cut_off_is_repeated_without_repeating_work(app: Mainspring, clock: ManualClock) -> None:
+    change = await app.bulk.start("cancel", ALL, pace=500)
+    store: Any = app.store
+    write, writes = store.write, 0
+
+    async def dies(bundles: Any) -> Any:
+        nonlocal writes
+        writes += 1
+        if writes == 2:  # after the page was changed, before the document says so
+            msg = "killed"
+            raise StoreUnavailable(msg)
+        return await write(bundles)
+
+    store.write = dies
+    with pytest.raises(StoreUnavailable):
+        await step(app)
+    store.write = write
+    assert await pending(app) == JOBS - 500
+    await step(app)
+    assert await pending(app) == JOBS - 500, "another process would have to wait for the lease of the step"
+    clock.advance(STEP_LEASE / 1000)
+    for _ in range(5):
+        clock.advance(1)
+        await step(app)
+    done = await app.bulk.get(change.id)
+    assert (done.state, done.changed, await pending(app)) == (BulkState.DONE, JOBS, 0)
+
+
+async def test_two_workers_do_not_do_the_same_step(app: Mainspring) -> None:
+    change = await app.bulk.start("cancel", ALL, pace=100)
+    document = (await app.store.due("bulk")).documents
+    timer = BulkTimer(app.runtime.services, app.jobs)
+    await timer.fire(document, app.store.clock.now())
+    await timer.fire(document, app.store.clock.now())
+    assert (await app.bulk.get(change.id)).changed == 100
+
+
+async def test_bulk_changes_are_listed_newest_first(app: Mainspring) -> None:
+    ids = [(await app.bulk.start("retry", ALL)).id for _ in range(3)]
+    page = await app.bulk.list(limit=2)
+    assert [change.id for change in page.changes] == ids[:0:-1]
+    rest = await app.bulk.list(limit=2, cursor=page.cursor)
+    assert ([change.id for change in rest.changes], rest.cursor) == (ids[:1], None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"expect": -1}, "expect is -1"),
+        ({"canary": 0}, "canary is 0"),
+        ({"pace": 0}, "pace is 0"),
+        ({"action": "edit"}, "cannot 'edit' jobs"),
+    ],
+)
+async def test_wrong_options_are_refused(app: Mainspring, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        await app.bulk.start(**{"action": "cancel", "where": ALL, **options})
+
+
+async def test_an_unknown_one_is_not_found(app: Mainspring) -> None:
+    with pytest.raises(BulkNotFound, match="there is no bulk change nothing"):
+        await app.bulk.cancel("nothing")
+
+
+def test_its_stored_form_has_all_of_it(clock: ManualClock) -> None:
+    from mainspring.clock import to_datetime
+
+    now = to_datetime(clock.now())
+    where = Filter(statuses=(Status.PENDING,), tags=("vip",), created_after=now, payload={"guest.id": 7}, worker="w1")
+    change = BulkChange(
+        "1", Action.RETRY, where, "ana", "why", BulkState.DONE, 5, now, pace=2.5, canary=3, ended_at=now
+    )
+    assert from_data(to_data(change)) == change
+    assert filter_of(filter_data(Filter())) == Filter()
