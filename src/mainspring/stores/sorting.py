@@ -11,7 +11,7 @@ import base64
 import binascii
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from datetime import datetime
 from hashlib import sha256
 from typing import Any
@@ -21,9 +21,10 @@ from mainspring.errors import ConfigurationError
 from mainspring.job import FINISHED, Job, Status
 from mainspring.stores.protocol import Filter, Page, Sort
 
-LOOK = 10_000  # rows that a page may look at in one lane
+LOOK = 4_000  # rows that a page may look at in one lane
+LEAST_LOOK = 200  # rows in each of many lanes
 QUICK = 100  # milliseconds; shorter runs count as equally long, so that they need no entry in an index
-UNSELECTIVE = 10_000  # a filter that matches more rows than this is checked row by row
+UNSELECTIVE = 4_000  # a filter that matches more rows than this is checked row by row
 
 Spot = tuple[int, str | int]
 """The place of a job in a sorted list: its key, and what breaks ties."""
@@ -83,6 +84,8 @@ class Lane:
     rest: str = ""  # a condition that only the rows can answer
     tie: str = "id"
     mark: str = "?"  # how a value of `tie` is passed
+    look: int = LOOK  # rows that a page may look at
+    unordered: bool = False  # no index of SQLite shall give the order, because one that finds few rows is better
 
     @property
     def spot(self) -> str:
@@ -94,14 +97,23 @@ class Lane:
         if start is None:
             return ALL_ROWS
         if isinstance(self.key, str):
-            return f"({self.spot}) {sign} (?, {self.mark})", start
+            range_of_index = (
+                f"{self.key} {sign.rstrip('=')}= ?"  # SQLite does not derive it if the key is an expression
+            )
+            return f"{range_of_index} AND ({self.spot}) {sign} (?, {self.mark})", (start[0], *start)
         if self.key == start[0]:
             return f"{self.table}.{self.tie} {sign} {self.mark}", (start[1],)
         return ALL_ROWS if (self.key < start[0]) is ("<" in sign) else None
 
     def sorted_by(self, order: Order) -> str:
         keys = [self.key] if isinstance(self.key, str) else []
-        return ", ".join(f"{column} {order.direction}" for column in (*keys, f"{self.table}.{self.tie}"))
+        plus = "+" if self.unordered else ""
+        return ", ".join(f"{plus}{column} {order.direction}" for column in (*keys, f"{self.table}.{self.tie}"))
+
+
+def shared_look(lanes: Sequence[Lane]) -> list[Lane]:
+    """Return lanes that together look at about as many rows as one."""
+    return [replace(lane, look=max(LEAST_LOOK, LOOK // len(lanes))) for lane in lanes]
 
 
 ALL_ROWS: Bound = ("1 = 1", ())

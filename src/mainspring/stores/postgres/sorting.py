@@ -15,7 +15,6 @@ from mainspring.stores.postgres.transaction import PLAN_FREELY, Transaction
 from mainspring.stores.protocol import CappedCount, Filter, Page, Sort
 from mainspring.stores.sorting import (
     ALL_ROWS,
-    LOOK,
     QUICK,
     UNSELECTIVE,
     Bound,
@@ -26,12 +25,14 @@ from mainspring.stores.sorting import (
     Spot,
     merge,
     not_a_cursor,
+    shared_look,
 )
 from mainspring.stores.tables import CODES, RUNNING, STATUSES
 
 ONE_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"  # a job that moves between tables is seen once
 LASTED = f"({FINISHED}.finished_at - {FINISHED}.started_at)"
-SLOW = f"{FINISHED}.started_at > 0 AND {LASTED} >= {QUICK}"
+# In another form than LASTED: SQLite would take it for the range to read, and not the bound of the page.
+SLOW = f"{FINISHED}.started_at > 0 AND {FINISHED}.started_at <= {FINISHED}.finished_at - {QUICK}"
 FAILED = frozenset({Status.DEAD_LETTER, Status.CANCELLED})
 WAITS = f"jobs.status < {RUNNING} AND jobs.crashes = 0 AND NOT jobs.aside"
 SUSPECT = f"jobs.status < {RUNNING} AND jobs.crashes > 0"
@@ -86,7 +87,7 @@ async def last_looked_at(transaction: Transaction, lane: Lane, beyond: Bound, or
     """Return where the read ends because enough rows were looked at; None if there are fewer rows."""
     conditions = bounded(Conditions(Filter(), lane.table), lane, [beyond])
     statement = f"""SELECT {spot_of(lane)} FROM {{s}}.{lane.table} WHERE {conditions}
-                    ORDER BY {lane.sorted_by(order)} LIMIT 1 OFFSET {LOOK - 1}"""
+                    ORDER BY {lane.sorted_by(order)} LIMIT 1 OFFSET {lane.look - 1}"""
     row = await transaction.row(statement, **conditions.values)
     return None if row is None else (row[0], row[1])
 
@@ -145,7 +146,7 @@ async def lanes_of(transaction: Transaction, where: Filter, order: Order, table:
     """Return the lanes of a table that together have all rows of the list."""
     match order.sort:
         case Sort.DUE:
-            return [lane async for lane in due_lanes(transaction, where)]
+            return shared_look([lane async for lane in due_lanes(transaction, where)])
         case Sort.FINISHED:
             return [lane(table, f"{table}.finished_at")]
         case Sort.DURATION:

@@ -99,7 +99,7 @@ CREATE INDEX mainspring_archive_dead ON mainspring_archive (queue, finished_at) 
 -- For sorted lists. Jobs of less than 0.1 s and jobs with one attempt are not in their index, so that most jobs cost nothing.
 CREATE INDEX mainspring_archive_finished ON mainspring_archive (finished_at, id);
 CREATE INDEX mainspring_archive_duration ON mainspring_archive (finished_at - started_at, id)
-    WHERE started_at > 0 AND finished_at - started_at >= 100;
+    WHERE started_at > 0 AND started_at <= finished_at - 100;
 CREATE INDEX mainspring_archive_attempts ON mainspring_archive (attempts, id) WHERE attempts <> 1;
 CREATE INDEX mainspring_archive_dedupe ON mainspring_archive (dedupe_key) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX mainspring_archive_target ON mainspring_archive (target_type, target_id) WHERE target_type IS NOT NULL;

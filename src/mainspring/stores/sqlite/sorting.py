@@ -9,14 +9,26 @@ from typing import Any
 
 from mainspring.job import Status
 from mainspring.stores.protocol import CappedCount, Filter, Page, Sort
-from mainspring.stores.sorting import LOOK, QUICK, UNSELECTIVE, Bound, Found, Lane, Order, PageRequest, Spot, merge
+from mainspring.stores.sorting import (
+    QUICK,
+    UNSELECTIVE,
+    Bound,
+    Found,
+    Lane,
+    Order,
+    PageRequest,
+    Spot,
+    merge,
+    shared_look,
+)
 from mainspring.stores.sqlite.claims import ALL_ASIDE, ALL_SUSPECT, ALL_WAITING, PRIORITIES, each
 from mainspring.stores.sqlite.read import Conditions
 from mainspring.stores.sqlite.rows import COLUMNS, FINISHED, LIVE, to_job
 from mainspring.stores.tables import CODES, COMPLETED, RUNNING, STATUSES
 
 LASTED = f"{FINISHED}.finished_at - {FINISHED}.started_at"
-SLOW = f"{FINISHED}.started_at > 0 AND {LASTED} >= {QUICK}"
+# In another form than LASTED: SQLite would take it for the range to read, and not the bound of the page.
+SLOW = f"{FINISHED}.started_at > 0 AND {FINISHED}.started_at <= {FINISHED}.finished_at - {QUICK}"
 IN_FAILED = f"{FINISHED}.status > {COMPLETED}"  # the condition of the index; SQLite does not derive it
 FAILED = frozenset({Status.DEAD_LETTER, Status.CANCELLED})
 
@@ -32,7 +44,9 @@ def find(connection: sqlite3.Connection, request: PageRequest) -> Page:
         if conditions.impossible or not any(map(order.takes, statuses_of(table))):
             continue
         if is_selective(connection, where, table):
-            found.append(read_exactly(connection, exact_lane(order, table), conditions, request))
+            found.append(
+                read_exactly(connection, replace(exact_lane(order, table), unordered=True), conditions, request)
+            )
         else:
             plain = Conditions(where, table, correlated=True)
             lanes = lanes_of(connection, where, order, table)
@@ -71,7 +85,7 @@ def last_looked_at(connection: sqlite3.Connection, lane: Lane, beyond: Bound, or
     """Return where the read ends because enough rows were looked at; None if there are fewer rows."""
     term, values = beyond
     statement = f"""SELECT {lane.spot} FROM {source(lane)} WHERE {" AND ".join([*lane.terms, term])}
-                    ORDER BY {lane.sorted_by(order)} LIMIT 1 OFFSET {LOOK - 1}"""
+                    ORDER BY {lane.sorted_by(order)} LIMIT 1 OFFSET {lane.look - 1}"""
     row: Spot | None = connection.execute(statement, (*lane.values, *values)).fetchone()
     return row
 
@@ -109,7 +123,7 @@ def lanes_of(connection: sqlite3.Connection, where: Filter, order: Order, table:
     """Return the lanes of a table that together have all rows of the list."""
     match order.sort:
         case Sort.DUE:
-            return list(due_lanes(connection, where))
+            return shared_look(list(due_lanes(connection, where)))
         case Sort.FINISHED:
             return [Lane(table, f"{table}.finished_at", "mainspring_archive_finished")]
         case Sort.DURATION:
@@ -175,7 +189,6 @@ def selective_part(where: Filter, table: str) -> Filter:
     """Return the part of a filter that an index answers."""
     target_id = where.target_id if where.target_type else None
     part = Filter(target_type=where.target_type, target_id=target_id, operation=where.operation)
-    part = replace(part, tags=where.tags)
     if table == FINISHED:
         part = replace(part, dedupe_key=where.dedupe_key)
         if where.statuses and FAILED.issuperset(where.statuses):
@@ -190,8 +203,18 @@ def is_selective(connection: sqlite3.Connection, where: Filter, table: str) -> b
     """Return whether an index finds the few rows that match, so that they can be read and sorted as a whole."""
     if where.ids:
         return True
+    if any(tagged(connection, tag) <= UNSELECTIVE for tag in where.tags):
+        return True
     part = selective_part(where, table)
     return part != Filter() and number_of(connection, part, table, UNSELECTIVE + 1) <= UNSELECTIVE
+
+
+TAGGED = "SELECT count(*) FROM (SELECT 1 FROM mainspring_tags WHERE tag = ? LIMIT ?)"
+
+
+def tagged(connection: sqlite3.Connection, tag: str) -> int:
+    number: int = connection.execute(TAGGED, (tag, UNSELECTIVE + 1)).fetchone()[0]
+    return number
 
 
 def number_of(connection: sqlite3.Connection, where: Filter, table: str, most: int) -> int:

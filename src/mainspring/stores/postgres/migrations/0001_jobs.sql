@@ -143,7 +143,7 @@ CREATE INDEX archive_dead ON {schema}.archive (queue, finished_at) WHERE status 
 -- For sorted lists. Jobs of less than 0.1 s and jobs with one attempt are not in their index, so that most jobs cost nothing.
 CREATE INDEX archive_finished ON {schema}.archive (finished_at, id);
 CREATE INDEX archive_duration ON {schema}.archive ((finished_at - started_at), id)
-    WHERE started_at > 0 AND finished_at - started_at >= 100;
+    WHERE started_at > 0 AND started_at <= finished_at - 100;
 CREATE INDEX archive_attempts ON {schema}.archive (attempts, id) WHERE attempts <> 1;
 CREATE INDEX archive_dedupe ON {schema}.archive (dedupe_key) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX archive_target ON {schema}.archive (target_type, target_id, id) WHERE target_type IS NOT NULL;
