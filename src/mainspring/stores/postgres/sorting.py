@@ -150,9 +150,9 @@ async def lanes_of(transaction: Transaction, where: Filter, order: Order, table:
         case Sort.FINISHED:
             return [lane(table, f"{table}.finished_at")]
         case Sort.DURATION:
-            return [lane(table, LASTED, SLOW), lane(table, 0, rest=f"NOT ({SLOW})")]
+            return shared_look([lane(table, LASTED, SLOW), lane(table, 0, rest=f"NOT ({SLOW})")])
         case Sort.ATTEMPTS:
-            return attempt_lanes(table)
+            return shared_look(attempt_lanes(table))
         case _:
             return created_lanes(where, table)
 

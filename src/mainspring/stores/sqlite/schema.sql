@@ -196,6 +196,7 @@ CREATE TABLE mainspring_audit (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX mainspring_audit_at ON mainspring_audit (at, operation, action);
+CREATE INDEX mainspring_audit_actor ON mainspring_audit (actor, at, operation, action);
 
 CREATE TABLE mainspring_audit_jobs (
     job_id        TEXT    NOT NULL,

@@ -128,9 +128,9 @@ def lanes_of(connection: sqlite3.Connection, where: Filter, order: Order, table:
             return [Lane(table, f"{table}.finished_at", "mainspring_archive_finished")]
         case Sort.DURATION:
             slow = Lane(table, LASTED, "mainspring_archive_duration", (SLOW,))
-            return [slow, Lane(table, 0, rest=f"NOT ({SLOW})")]
+            return shared_look([slow, Lane(table, 0, rest=f"NOT ({SLOW})")])
         case Sort.ATTEMPTS:
-            return attempt_lanes(table)
+            return shared_look(attempt_lanes(table))
         case _:
             return created_lanes(where, table)
 

@@ -277,6 +277,7 @@ CREATE TABLE {schema}.audit (
     PRIMARY KEY (operation, action)
 );
 CREATE INDEX audit_at ON {schema}.audit (at, operation, action);
+CREATE INDEX audit_actor ON {schema}.audit (actor, at, operation, action);
 COMMENT ON TABLE {schema}.audit IS 'The audit log of changes by hand: who changed what, when and why, and how many jobs.';
 
 CREATE TABLE {schema}.audit_jobs (
