@@ -48,7 +48,7 @@ async def test_dead_workers_are_noticed_while_many_expired_jobs_are_deleted(
     class Endless(MemoryStore):
         done: list[str]
 
-        async def prune(self, limit: int = 1000) -> int:
+        async def prune(self, limit: int = 1000, **settings: Any) -> int:
             self.done.append("prune")
             await asyncio.sleep(0)
             return limit
