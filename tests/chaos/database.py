@@ -20,6 +20,7 @@ from psycopg.types.string import TextLoader
 
 from mainspring.stores.connect import connect
 from mainspring.stores.protocol import Finding, Severity
+from mainspring.stores.sqlite.connection import WriteLock
 from mainspring.stores.sqlite.schema import TABLES
 from tests.chaos.programs.own import EFFECTS
 
@@ -66,6 +67,10 @@ class Database(ABC):
         """Workers that are dead and still listed, although every process can see it."""
         del living
         return set()
+
+    @abstractmethod
+    def is_free(self) -> bool:
+        """Whether nobody is in the middle of a write for which others would have to wait."""
 
     def statuses(self) -> dict[str, str]:
         return dict(self.ask("SELECT id, status FROM all_jobs"))
@@ -128,6 +133,11 @@ class SqliteDatabase(Database):
     def leftovers(self, living: Iterable[str]) -> set[str]:
         return {lock.stem for lock in Path(f"{self.path}-workers").glob("*.lock")}.difference(living)
 
+    def is_free(self) -> bool:
+        lock = WriteLock(self.path)
+        with closing(lock), lock.if_free() as entered:
+            return entered
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """By another program, which has begun to write and takes its time."""
@@ -177,6 +187,9 @@ class PostgresDatabase(Database):
     def is_watched(self, worker: str) -> bool:
         """Its session has a lock, and one of its heartbeats has said which."""
         return bool(self.ask("SELECT 1 FROM workers WHERE id = ? AND lock IS NOT NULL", worker))
+
+    def is_free(self) -> bool:
+        return not self.ask(f"{BACKENDS} AND state <> 'idle'")
 
     def cut(self, rng: random.Random) -> int:
         """End some connections, rather those that are in the middle of something; how many."""

@@ -80,16 +80,23 @@ class Process:
                 self.nursery.pen.write("kill", at=at, who=self.who)
 
     @contextmanager
-    def stopped(self) -> Iterator[None]:
+    def stopped(self, *, between_writes: bool = False) -> Iterator[None]:
         """SIGSTOP, and SIGCONT in the end; into the ledger with it, as a worker that may lose its claims.
 
-        It is written down when the process has come to a stop: a handler may begin until then.
+        It is written down when the process has come to a stop: a handler may begin until then. A process that stops
+        `between_writes` holds no lock for which others would wait until it goes on.
         """
-        self.send(signal.SIGSTOP)
-        wait_until(self._is_stopped, lambda: f"{self.who} to stop")
+        self._stop()
+        while between_writes and not self.nursery.database.is_free():
+            self.send(signal.SIGCONT)
+            self._stop()
         self.nursery.pen.write("stop", who=self.who)
         yield
         self.send(signal.SIGCONT)
+
+    def _stop(self) -> None:
+        self.send(signal.SIGSTOP)
+        wait_until(self._is_stopped, lambda: f"{self.who} to stop")
 
     def _is_stopped(self) -> bool:
         return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"

@@ -71,7 +71,7 @@ def test_several_processes_handle_each_change_once_and_the_next_takes_over(nurse
 def test_an_owner_that_was_stopped_for_longer_than_the_lease_cannot_move_the_place(nursery: Nursery) -> None:
     stopped = serving(nursery)
     handled(nursery, enqueue(nursery, 2))
-    with stopped.stopped():
+    with stopped.stopped(between_writes=True):
         heir = serving(nursery)
         jobs = enqueue(nursery, 3)
         wait_until(lambda: set(jobs) <= {job_id for _, job_id, _ in actions(nursery)}, heir.said)
