@@ -250,7 +250,7 @@ async def test_why_explains_a_dead_or_missing_worker(kit: Kit) -> None:
     """As a store tells that can prove it, or has forgotten it."""
     job = await put(kit)
     await kit.store.claim("w1", [Want("mail", 1)])
-    found = await inquire(kit.store, await kit.app.jobs.get(job))
+    found = await inquire(kit.app.runtime.services, await kit.app.jobs.get(job))
     dead, other = replace(WORKER, alive=False, seen_at=NOON - timedelta(seconds=2)), replace(WORKER, id="w2")
     died = explain(replace(found, stats=replace(found.stats, workers=[dead, other])))
     assert str(died).startswith("Its worker counts as dead, last seen 2026-05-01 11:59:58 UTC (2 s ago); the job is ")

@@ -501,12 +501,10 @@ class Mainspring:
 
     async def halts(self) -> list[Halt]:
         """Return the halts in force, with that of the function given as `halted`."""
-        outside = self.runtime.outside_halt
-        halt = None if outside is None else await outside.halt(self.now())
-        return [*await self.store.halts(), *([] if halt is None else [halt])]
+        return await self.runtime.services.halts()
 
     async def stats(self) -> Stats:
-        return await self.store.stats()
+        return await self.runtime.services.stats()
 
     async def numbers(
         self,
@@ -532,7 +530,7 @@ class Mainspring:
         """Return whether all is well. Report a store that does not answer within `timeout` as down; do not raise."""
         late, seconds = timedelta(milliseconds=duration(max_lateness)), duration(timeout) / 1000
         health = await examine(self.store, self.runtime.contact, max_lateness=late, timeout=seconds)
-        outside = self.runtime.outside_halt
+        outside = self.runtime.services.outside_halt
         return health if outside is None else with_outside(health, await outside.verdict(), strict=outside.check.strict)
 
     async def audit(

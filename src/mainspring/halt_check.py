@@ -20,7 +20,7 @@ from mainspring.errors import ConfigurationError, SystemHalted
 from mainspring.stores.protocol import Halt
 
 Asked = Callable[[], Any]
-ACTOR = "halted="
+ACTOR = "another system"  # the actor of such a halt
 TRUSTED_FOR = 2.0  # seconds for which a worker may start jobs after it last read the halts
 NEVER = float("-inf")
 

@@ -148,7 +148,7 @@ class Jobs:
 
     async def why(self, job_id: str) -> Why:
         """Return why a job does not run (or that it runs, or how it ended), as text and as data."""
-        return explain(await inquire(self.services.store, await self.get(job_id)))
+        return explain(await inquire(self.services, await self.get(job_id)))
 
     async def steps(self, job_id: str) -> list[StepState]:
         """Return how far a durable function is: the steps it has done, and the declared steps still to come."""

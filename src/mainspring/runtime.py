@@ -61,14 +61,14 @@ class Runtime:
         self, store: Store, defaults: DefaultOptions, halted: HaltedOption | None = None, version: str | None = None
     ) -> None:
         self._given_version = None if version is None else checked(version, "version")
-        self.outside_halt = None if halted is None else OutsideHalt(halted)
+        outside_halt = None if halted is None else OutsideHalt(halted)
         self.tasks: dict[str, Task[..., Any, Any]] = {}
-        self.services = services = Services(store, tasks=self.tasks)
+        self.services = services = Services(store, tasks=self.tasks, outside_halt=outside_halt)
         self.features = Features()
         self.live_settings = LiveSettings(services)
         self.pipeline = Pipeline(services, self.features, self.live_settings)
-        if self.outside_halt is not None and self.outside_halt.check.reject_new:
-            self.pipeline.refuse = self.outside_halt.refuse
+        if outside_halt is not None and outside_halt.check.reject_new:
+            self.pipeline.refuse = outside_halt.refuse
         self.contact = Contact(services.store.url, services.bus)
         self.jobs = Jobs(services)
         self.middleware = Middleware()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import getpass
 import socket
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from mainspring.clock import to_datetime
 from mainspring.events import Bus
+from mainspring.halt_check import OutsideHalt
 from mainspring.job import Job
 from mainspring.portal import Portal
-from mainspring.stores.protocol import Store
+from mainspring.stores.protocol import Halt, Stats, Store
 
 T = TypeVar("T")
 
@@ -53,11 +54,24 @@ class Services:
     portal: Portal = field(default_factory=Portal)
     tasks: Mapping[str, TaskInfo] = field(default_factory=dict)
     remote_windows: dict[str, object] = field(default_factory=dict)  # delivery hours of tasks of other programs
+    outside_halt: OutsideHalt | None = None  # another system that may halt this one
     before_waiting: Callable[[Job], None] | None = None  # set by the test kit; may refuse to wait for a job
     _opened: Store | None = None
 
     def now(self) -> datetime:
         return to_datetime(self.store.clock.now())
+
+    async def halts(self) -> list[Halt]:
+        """Return the halts in force, with that of another system."""
+        return [*await self.store.halts(), *await self._halts_outside()]
+
+    async def stats(self) -> Stats:
+        stats = await self.store.stats()
+        return replace(stats, halts=[*stats.halts, *await self._halts_outside()])
+
+    async def _halts_outside(self) -> list[Halt]:
+        halt = None if self.outside_halt is None else await self.outside_halt.halt(self.now())
+        return [] if halt is None else [halt]
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine from code without an event loop."""

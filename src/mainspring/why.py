@@ -18,6 +18,7 @@ from mainspring.features.delivery.feature import told_reason
 from mainspring.features.durable.journal import calls_in, kind_of
 from mainspring.humanize import show_both, show_length, show_relative
 from mainspring.job import MAX_CRASHES, WAITING, Job, Move, Status, Step
+from mainspring.services import Services
 from mainspring.stores.protocol import EVERY_QUEUE, Halt, Stats, Store, WorkerInfo
 
 AFTER_JOB, FOR_SIGNAL, FOR_BREAKER = "job:", "signal:", "breaker:"  # what `waits_for` begins with
@@ -78,9 +79,8 @@ class Inquiry:
     lease: float = 30.0  # seconds without a heartbeat after which a worker counts as dead
 
 
-async def inquire(store: Store, job: Job) -> Inquiry:
-    now = to_datetime(store.clock.now())
-    stats = await store.stats()
+async def inquire(services: Services, job: Job) -> Inquiry:
+    store, now, stats = services.store, services.now(), await services.stats()
     if job.status not in {Status.SUSPENDED, Status.RUNNING}:
         return Inquiry(job, now, stats)
     other = next(iter(await store.get([other_of(job)])), None) if other_of(job) else None

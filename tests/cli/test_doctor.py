@@ -168,6 +168,18 @@ def test_due_tasks_that_no_live_worker_knows(examine: Run, shop: Shop) -> None:
     assert "is the code deployed" in found["advice"]
 
 
+def test_a_halt_of_another_system(run: Run, shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "halted_app.py").write_text(NIGHTLY_ONLY.replace('shop.db"', "shop.db\", halted=lambda: 'fire drill'"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    shop.enqueue()
+    found = finding(run("doctor", "--app", "halted_app:app", "--json"), "halts")
+    assert (found["message"], found["advice"]) == (
+        "the whole system is halted by another system, now",
+        "end it in that system",
+    )
+    assert "by another system: fire drill" in run("stats", "--app", "halted_app:app").out
+
+
 def test_tasks_that_the_application_does_not_know(
     run: Run, shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

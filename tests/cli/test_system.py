@@ -151,6 +151,43 @@ def test_stats_say_that_there_are_no_jobs(call: Run) -> None:
     assert "no jobs yet" in outcome.err
 
 
+def test_numbers_over_time_by_task(call: Run, shop: Shop) -> None:
+    shop.bury()
+    shop.enqueue()
+    shop.enqueue_later()
+    lines = [line.split() for line in call("stats", "--since", "24h", "--by", "task").out.splitlines()]
+    assert lines[0][:5] == ["TASK", "ENQUEUED", "COMPLETED", "FAILED", "DEAD"]
+    assert [line[:5] for line in lines[1:]] == [
+        ["nightly", "1", "0", "0", "0"],
+        ["welcome", "2", "0", "1", "1"],
+        ["total", "3", "0", "1", "1"],
+    ]
+
+
+def test_numbers_over_time_as_json(call: Run, shop: Shop) -> None:
+    shop.enqueue()
+    data = call("stats", "--since", "3d", "--step", "day", "--queue", "mail", "--tz", "Europe/Berlin", "--json").data
+    assert (data["step"], data["zone"], len(data["series"])) == ("day", "Europe/Berlin", 4)
+    assert [tally["enqueued"] for tally in data["series"]] == [0, 0, 0, 1]
+    assert (data["total"]["enqueued"], data["total"]["failure_rate"]) == (1, 0.0)
+    assert data["total"]["wait"]["p95"] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (["--by", "task"], "--by needs --since; write for example --since 24h"),
+        (["--since", "1h", "--watch"], "leave out --watch or --since"),
+        (["--since", "10d", "--step", "minute"], "minutes are kept for"),
+        (["--since", "1h", "--tz", "Mars/Olympus"], "Mars/Olympus"),
+    ],
+)
+def test_options_of_numbers_that_do_not_fit(call: Run, given: list[str], complaint: str) -> None:
+    outcome = call("stats", *given)
+    assert outcome.code == 2
+    assert complaint in outcome.err
+
+
 def test_halts_are_on_top(call: Run) -> None:
     call("pause", "mail", "--force", "--reason", "provider is down", "--actor", "ann", "--for", "2h")
     call("halt", "--reject-new", "--actor", "bob")

@@ -212,7 +212,7 @@ class RecordedTests(FeedScenario):
         assert (change.job_id, change.target) == (held.id, TARGET)
         assert change.data == {
             "worker": "w1", "attempt": 1, "max_attempts": 3, "error_type": "ValueError", "error": "boom",
-            "run_at": clock.now() + 5000,
+            "fingerprint": await fingerprint(store, held.id), "run_at": clock.now() + 5000,
         }  # fmt: skip
 
     async def test_a_dead_letter_is_recorded(self, store: Store, reader: Reader) -> None:
@@ -223,6 +223,7 @@ class RecordedTests(FeedScenario):
         assert change.data == {
             "worker": "w1", "attempt": 1, "max_attempts": 2, "error_type": "ValueError",
             "error": "é" * feed.LONGEST_TEXT, "reason": "r" * feed.LONGEST_TEXT,
+            "fingerprint": await fingerprint(store, held.id),
         }  # fmt: skip
 
     @pytest.mark.parametrize(("move", "kind"), [(Move.SNOOZE, ChangeKind.SNOOZED), (Move.RELEASE, ChangeKind.RELEASED)])
@@ -591,6 +592,12 @@ class CursorTests(FeedScenario):
         after = await reader.read()
         assert len(after) == 1
         assert not set(ids(before)) & set(ids(after))
+
+
+async def fingerprint(store: Store, job_id: str) -> str:
+    found = (await look(store, job_id)).fingerprint
+    assert found
+    return found
 
 
 async def expire(store: Store, clock: ManualClock) -> None:

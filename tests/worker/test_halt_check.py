@@ -44,7 +44,7 @@ class Switch:
 
 def follow(app: Mainspring, ask: Any, **options: Any) -> OutsideHalt:
     """Have the application follow another system, as `Mainspring(halted=…)` does."""
-    app.runtime.outside_halt = halt = OutsideHalt(HaltCheck(ask, **{**QUICK, **options}))
+    app.runtime.services.outside_halt = halt = OutsideHalt(HaltCheck(ask, **{**QUICK, **options}))
     return halt
 
 
@@ -70,7 +70,9 @@ async def test_nothing_starts_while_another_system_halts_and_work_goes_on_after_
         assert ran == []
         assert (await app.health()).halted
         assert (await app.health()).halt_reason == "fire drill"
-        assert [(halt.actor, halt.reason) for halt in await app.halts()] == [("halted=", "fire drill")]
+        assert [(halt.actor, halt.reason) for halt in await app.halts()] == [("another system", "fire drill")]
+        assert (await app.stats()).halts == await app.halts()
+        assert "halted by another system" in str(await app.jobs.why(jobs[0].id))
         assert [(job.status, job.attempts) for job in [await job.get() for job in jobs]] == [(Status.PENDING, 0)] * 5
         switch.answer = False
         await eventually(lambda: sorted(ran) == [0, 1, 2, 3, 4], within=5)
@@ -132,7 +134,7 @@ async def test_a_child_process_whose_middleware_waits_does_not_start(
 ) -> None:
     app, switch = wrapped.app, Switch()
     monkeypatch.setattr(app.runtime, "store", MemoryStore())
-    monkeypatch.setattr(app.runtime, "outside_halt", OutsideHalt(HaltCheck(switch, every=0.02, timeout=1.0)))
+    monkeypatch.setattr(app.runtime.services, "outside_halt", OutsideHalt(HaltCheck(switch, every=0.02, timeout=1.0)))
     async with working(app, child_processes=1) as worker:
         job = await wrapped.isolated.using(headers={"wait in": str(tmp_path)}).enqueue()
         await eventually((tmp_path / "begun").exists)

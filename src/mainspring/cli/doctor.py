@@ -21,6 +21,7 @@ from mainspring.cli.parser import Commands, add_command, add_store_options
 from mainspring.cli.table import printable
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError
+from mainspring.halt_check import ACTOR as ANOTHER_SYSTEM
 from mainspring.health import MAX_LATENESS, Health, describe_stuck
 from mainspring.humanize import show_length, show_relative
 from mainspring.job import WAITING, Status
@@ -231,8 +232,10 @@ def check_halts(stats: Stats, now: datetime) -> Finding:
     halt = stats.halts[0]
     what = "the whole system is halted" if halt.queue is None else f"queue {halt.queue} is paused"
     more = f", and {len(stats.halts) - 1} more" if len(stats.halts) > 1 else ""
-    advice = "mainspring resume" if halt.queue is None else f"mainspring resume {shlex.quote(halt.queue)}"
     shown = f"{what} by {halt.actor}, {show_relative(halt.since, now)}{more}"
+    if halt.actor == ANOTHER_SYSTEM:
+        return Finding(Severity.WARNING, "halts", shown, "end it in that system")
+    advice = "mainspring resume" if halt.queue is None else f"mainspring resume {shlex.quote(halt.queue)}"
     return Finding(Severity.WARNING, "halts", shown, f"if that is over: {advice}")
 
 

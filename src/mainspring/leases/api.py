@@ -237,7 +237,7 @@ class Leases:
 
     async def _take(self, lessee: Lessee, limit: int) -> tuple[list[Lease], float]:
         """Claim once. Return the leases and, if there are none, the seconds after which to claim again."""
-        store, began, outside = self._runtime.store, since_boot(), self._runtime.outside_halt
+        store, began, outside = self._runtime.store, since_boot(), self._runtime.services.outside_halt
         if outside is not None and await outside.halt(self._runtime.services.now()) is not None:
             return [], duration(outside.check.every) / 1000
         claims = await self._claim_due(lessee, limit)
@@ -299,7 +299,7 @@ class Leases:
 
     async def _all_halts(self) -> list[Halt]:
         """Return the halts of the store, and the one of the function given as `halted`."""
-        outside = self._runtime.outside_halt
+        outside = self._runtime.services.outside_halt
         halt = None if outside is None else await outside.halt(self._runtime.services.now())
         return [*await self._runtime.store.halts(), *([] if halt is None else [halt])]
 

@@ -56,7 +56,7 @@ class Gate:
         self.paused: frozenset[str] = frozenset()  # queues
         self.halted = False  # the whole system
         self.knows_halts = False  # whether anything is halted, as far as is known
-        self.outside = runtime.outside_halt
+        self.outside = runtime.services.outside_halt
         self.halted_outside = False  # another system has halted the jobs; the store does not know
         self.resumed: Callable[[], None] = lambda: None  # called when that halt is over
         self._bus = runtime.bus

@@ -284,7 +284,7 @@ def checked_row(table: Table, record: Record) -> Row:
 
 def to_row(table: Table, record: Record) -> Row:
     status = Status(record["status"])
-    tracebacks = [run[-1] for run in record["runs"] if run[5] is not None]
+    tracebacks = [traceback for *_, error_type, _, traceback, _, _ in record["runs"] if error_type is not None]
     row = items.to_row({name: record[name] for name in JOB} | {"status": status}, table.shards)
     row |= {"traceback": tracebacks[-1] if tracebacks else None, "steps": bool(record["steps"]) or None}
     if status is Status.RUNNING:
