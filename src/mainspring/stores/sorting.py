@@ -82,6 +82,7 @@ class Lane:
     terms: tuple[str, ...] = ()  # conditions that the index answers
     values: tuple[Any, ...] = ()
     rest: str = ""  # a condition that only the rows can answer
+    complete: bool = False  # `terms` are the whole filter: all rows match
     tie: str = "id"
     mark: str = "?"  # how a value of `tie` is passed
     look: int = LOOK  # rows that a page may look at
@@ -109,6 +110,20 @@ class Lane:
         keys = [self.key] if isinstance(self.key, str) else []
         plus = "+" if self.unordered else ""
         return ", ".join(f"{plus}{column} {order.direction}" for column in (*keys, f"{self.table}.{self.tie}"))
+
+
+FAILED = frozenset({Status.DEAD_LETTER, Status.CANCELLED})
+
+
+def failed_statuses(where: Filter) -> list[Status]:
+    """Return the wanted statuses if only failed jobs are wanted: an index has these, in the order of creation."""
+    return list(dict.fromkeys(where.statuses)) if FAILED.issuperset(where.statuses) else []
+
+
+def is_answered(where: Filter, statuses: Sequence[Status]) -> bool:
+    """Return whether lanes for these statuses and for the wanted failure group have no other rows than wanted ones."""
+    given = bool(statuses) or where.fingerprint is not None
+    return given and where == Filter(statuses=where.statuses if statuses else (), fingerprint=where.fingerprint)
 
 
 def shared_look(lanes: Sequence[Lane]) -> list[Lane]:

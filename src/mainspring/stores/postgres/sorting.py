@@ -23,6 +23,8 @@ from mainspring.stores.sorting import (
     Order,
     PageRequest,
     Spot,
+    failed_statuses,
+    is_answered,
     merge,
     not_a_cursor,
     shared_look,
@@ -33,7 +35,6 @@ ONE_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"  # a job that m
 LASTED = f"({FINISHED}.finished_at - {FINISHED}.started_at)"
 # In another form than LASTED: SQLite would take it for the range to read, and not the bound of the page.
 SLOW = f"{FINISHED}.started_at > 0 AND {FINISHED}.started_at <= {FINISHED}.finished_at - {QUICK}"
-FAILED = frozenset({Status.DEAD_LETTER, Status.CANCELLED})
 WAITS = f"jobs.status < {RUNNING} AND jobs.crashes = 0 AND NOT jobs.aside"
 SUSPECT = f"jobs.status < {RUNNING} AND jobs.crashes > 0"
 ASIDE = f"jobs.status < {RUNNING} AND jobs.crashes = 0 AND jobs.aside"
@@ -56,7 +57,7 @@ async def search(transaction: Transaction, table: str, request: PageRequest) -> 
     where, order = request.where, request.order
     if Conditions(where, table).impossible or not any(map(order.takes, statuses_of(table))):
         return []
-    if await is_selective(transaction, where, table):
+    if await is_selective(transaction, where, order, table):
         beyond = (lane := exact_lane(order, table)).beyond(order, request.start)
         return [await read_rows(transaction, lane, [beyond], request, few=True)] if beyond else []
     await transaction.rows(PLAN_FREELY, freely="off")
@@ -75,7 +76,7 @@ async def read_lane(transaction: Transaction, lane: Lane, request: PageRequest) 
     beyond = lane.beyond(request.order, request.start)
     if beyond is None:
         return Found(())
-    if request.where == Filter() and not lane.rest:
+    if lane.complete or (request.where == Filter() and not lane.rest):
         return await read_rows(transaction, lane, [beyond], request)
     until = await last_looked_at(transaction, lane, beyond, request.order)
     within = lane.beyond(request.order, until, ">=" if request.order.descending else "<=") if until else None
@@ -158,9 +159,13 @@ async def lanes_of(transaction: Transaction, where: Filter, order: Order, table:
 
 
 def created_lanes(where: Filter, table: str) -> list[Lane]:
-    if table == FINISHED and where.statuses and FAILED.issuperset(where.statuses):
-        return [lane(table, 0, f"{table}.status = {CODES[status]}") for status in dict.fromkeys(where.statuses)]
-    return [lane(table, 0)]
+    """Return lanes in the order of creation: of each failed status, of a failure group, or of all jobs."""
+    statuses = failed_statuses(where) if table == FINISHED else []
+    group = () if where.fingerprint is None else (f"{table}.fingerprint = ?",)
+    values = () if where.fingerprint is None else (where.fingerprint,)
+    each_status = [(*group, f"{table}.status = {CODES[status]}") for status in statuses]
+    complete = is_answered(where, statuses)
+    return [replace(lane(table, 0, *terms, values=values), complete=complete) for terms in each_status or (group,)]
 
 
 def attempt_lanes(table: str) -> list[Lane]:
@@ -199,23 +204,24 @@ def apart_of(apart: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
 # -- filters that few rows match ----------------------------------------------------------------------
 
 
-def selective_part(where: Filter, table: str) -> Filter:
-    """Return the part of a filter that an index answers."""
+def selective_part(where: Filter, order: Order, table: str) -> Filter:
+    """Return the part of a filter that an index answers, though not in the order of the list."""
     target_id = where.target_id if where.target_type else None
     part = Filter(target_type=where.target_type, target_id=target_id, operation=where.operation)
     part = replace(part, tags=where.tags, dedupe_key=where.dedupe_key)
+    if order.sort is not Sort.CREATED:
+        statuses = tuple(failed_statuses(where)) if table == FINISHED else ()
+        part = replace(part, fingerprint=where.fingerprint, statuses=statuses)
     if table == FINISHED:
-        if where.statuses and FAILED.issuperset(where.statuses):
-            part = replace(part, statuses=where.statuses)
         return replace(part, finished_after=where.finished_after, changed_after=where.changed_after)
     return part if where.statuses != (Status.RUNNING,) else replace(part, statuses=where.statuses, worker=where.worker)
 
 
-async def is_selective(transaction: Transaction, where: Filter, table: str) -> bool:
+async def is_selective(transaction: Transaction, where: Filter, order: Order, table: str) -> bool:
     """Return whether an index finds the few rows that match, so that they can be read and sorted as a whole."""
     if where.ids:
         return True
-    part = selective_part(where, table)
+    part = selective_part(where, order, table)
     return part != Filter() and await number_of(transaction, part, table, UNSELECTIVE + 1) <= UNSELECTIVE
 
 
@@ -250,12 +256,13 @@ async def count_in(transaction: Transaction, where: Filter, table: str, most: in
     """Count the matching rows of a table, up to `most`; return also whether all rows were looked at."""
     if Conditions(where, table).impossible:
         return 0, True
-    if await is_selective(transaction, where, table):
+    order = Order()
+    if await is_selective(transaction, where, order, table):
         return await number_of(transaction, where, table, most), True
-    order, number, complete = Order(), 0, True
+    number, complete = 0, True
     await transaction.rows(PLAN_FREELY, freely="off")
     for lane in created_lanes(where, table):
-        until = await last_looked_at(transaction, lane, ALL_ROWS, order)
+        until = None if lane.complete else await last_looked_at(transaction, lane, ALL_ROWS, order)
         within = ALL_ROWS if until is None else (f"{table}.id >= ?::uuid", (until[1],))
         conditions = bounded(Conditions(where, table), lane, [within])
         statement = f"SELECT count(*) FROM (SELECT 1 FROM {{s}}.{table} WHERE {conditions} LIMIT %(most)s) AS found"

@@ -18,6 +18,8 @@ from mainspring.stores.sorting import (
     Order,
     PageRequest,
     Spot,
+    failed_statuses,
+    is_answered,
     merge,
     shared_look,
 )
@@ -30,7 +32,6 @@ LASTED = f"{FINISHED}.finished_at - {FINISHED}.started_at"
 # In another form than LASTED: SQLite would take it for the range to read, and not the bound of the page.
 SLOW = f"{FINISHED}.started_at > 0 AND {FINISHED}.started_at <= {FINISHED}.finished_at - {QUICK}"
 IN_FAILED = f"{FINISHED}.status > {COMPLETED}"  # the condition of the index; SQLite does not derive it
-FAILED = frozenset({Status.DEAD_LETTER, Status.CANCELLED})
 
 
 # -- pages ----------------------------------------------------------------------------------------
@@ -43,7 +44,7 @@ def find(connection: sqlite3.Connection, request: PageRequest) -> Page:
         conditions = Conditions(where, table)
         if conditions.impossible or not any(map(order.takes, statuses_of(table))):
             continue
-        if is_selective(connection, where, table):
+        if is_selective(connection, where, order, table):
             found.append(
                 read_exactly(connection, replace(exact_lane(order, table), unordered=True), conditions, request)
             )
@@ -73,7 +74,7 @@ def read_lane(connection: sqlite3.Connection, lane: Lane, conditions: Conditions
     beyond = lane.beyond(request.order, request.start)
     if beyond is None:
         return Found(())
-    if not conditions.terms and not lane.rest:
+    if lane.complete or (not conditions.terms and not lane.rest):
         return read_rows(connection, lane, [beyond], conditions, request)
     until = last_looked_at(connection, lane, beyond, request.order)
     within = lane.beyond(request.order, until, ">=" if request.order.descending else "<=")
@@ -136,12 +137,16 @@ def lanes_of(connection: sqlite3.Connection, where: Filter, order: Order, table:
 
 
 def created_lanes(where: Filter, table: str) -> list[Lane]:
-    if table == FINISHED and where.statuses and FAILED.issuperset(where.statuses):
-        return [
-            Lane(table, 0, "mainspring_archive_failed", (f"{table}.status = {CODES[status]}", IN_FAILED))
-            for status in dict.fromkeys(where.statuses)
-        ]
-    return [Lane(table, 0)]
+    """Return lanes in the order of creation: of each failed status, of a failure group, or of all jobs."""
+    statuses = failed_statuses(where) if table == FINISHED else []
+    group = () if where.fingerprint is None else (f"{table}.fingerprint = ?",)
+    values = () if where.fingerprint is None else (where.fingerprint,)
+    index = "mainspring_archive_failed" if statuses else ""
+    if where.fingerprint is not None:
+        index = f"mainspring_{'archive' if table == FINISHED else 'jobs'}_failure{'_status' if statuses else ''}"
+    each_status = [(*group, f"{table}.status = {CODES[status]}", IN_FAILED) for status in statuses]
+    complete = is_answered(where, statuses)
+    return [Lane(table, 0, index, terms, values, complete=complete) for terms in each_status or (group,)]
 
 
 def attempt_lanes(table: str) -> list[Lane]:
@@ -185,27 +190,28 @@ def branches(
 # -- filters that few rows match ----------------------------------------------------------------------
 
 
-def selective_part(where: Filter, table: str) -> Filter:
-    """Return the part of a filter that an index answers."""
+def selective_part(where: Filter, order: Order, table: str) -> Filter:
+    """Return the part of a filter that an index answers, though not in the order of the list."""
     target_id = where.target_id if where.target_type else None
     part = Filter(target_type=where.target_type, target_id=target_id, operation=where.operation)
+    if order.sort is not Sort.CREATED:
+        statuses = tuple(failed_statuses(where)) if table == FINISHED else ()
+        part = replace(part, fingerprint=where.fingerprint, statuses=statuses)
     if table == FINISHED:
         part = replace(part, dedupe_key=where.dedupe_key)
-        if where.statuses and FAILED.issuperset(where.statuses):
-            part = replace(part, statuses=where.statuses)
         return replace(part, finished_after=where.finished_after, changed_after=where.changed_after)
     if where.tasks:
         part = replace(part, dedupe_key=where.dedupe_key, tasks=where.tasks if where.dedupe_key else ())
     return part if where.statuses != (Status.RUNNING,) else replace(part, statuses=where.statuses, worker=where.worker)
 
 
-def is_selective(connection: sqlite3.Connection, where: Filter, table: str) -> bool:
+def is_selective(connection: sqlite3.Connection, where: Filter, order: Order, table: str) -> bool:
     """Return whether an index finds the few rows that match, so that they can be read and sorted as a whole."""
     if where.ids:
         return True
     if any(tagged(connection, tag) <= UNSELECTIVE for tag in where.tags):
         return True
-    part = selective_part(where, table)
+    part = selective_part(where, order, table)
     return part != Filter() and number_of(connection, part, table, UNSELECTIVE + 1) <= UNSELECTIVE
 
 
@@ -249,14 +255,15 @@ def count_in(connection: sqlite3.Connection, where: Filter, table: str, most: in
     conditions = Conditions(where, table, correlated=True)
     if conditions.impossible:
         return 0, True
-    if is_selective(connection, where, table):
+    order = Order()
+    if is_selective(connection, where, order, table):
         return number_of(connection, where, table, most), True
-    order, number, complete = Order(), 0, True
+    number, complete = 0, True
     for lane in created_lanes(where, table):
-        until = last_looked_at(connection, lane, ("1", ()), order)
+        until = None if lane.complete else last_looked_at(connection, lane, ("1", ()), order)
         bound, values = ("1", ()) if until is None else (f"{table}.id >= ?", (until[1],))
         statement = f"""SELECT count(*) FROM (SELECT 1 FROM {source(lane)} WHERE {" AND ".join([*lane.terms, bound])}
                         AND {conditions} LIMIT ?)"""
-        number += connection.execute(statement, (*values, *conditions.values, most)).fetchone()[0]
+        number += connection.execute(statement, (*lane.values, *values, *conditions.values, most)).fetchone()[0]
         complete = complete and until is None
     return number, complete
