@@ -31,7 +31,7 @@ COMMANDS = {  # the commands of each module, each with its line in `mainspring -
     "jobs": {"jobs": "look at jobs and change them"},
     "dead": {"dead": "look at dead letters, retry and purge them"},
     "failures": {"failures": "look at failure groups, resolve, mute and retry them"},
-    "bulk": {"bulk": "look at changes of many jobs in the background, cancel them or let them go on"},
+    "bulk": {"bulk": "look at bulk changes, cancel them or let them go on"},
     "batches": {"batches": "look at batches of jobs and cancel them"},
     "schedules": {"schedules": "look at schedules, preview changes and make them"},
     "people": {"people": "look at people, delete and import them"},

@@ -38,7 +38,7 @@ COLUMNS = (
 
 
 def add_commands(commands: Commands) -> None:
-    line = "look at changes of many jobs in the background, cancel them or let them go on"
+    line = "look at bulk changes, cancel them or let them go on"
     bulk = add_group(commands, "bulk", line)
     parser = add_command(bulk, "list", list_changes, "list bulk changes, newest first")
     add_page_options(parser)

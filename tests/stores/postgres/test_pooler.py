@@ -34,7 +34,7 @@ LEFTOVERS = """
 SELECT 'prepared ' || name FROM pg_prepared_statements
 UNION ALL SELECT 'listens to ' || pg_listening_channels()
 UNION ALL SELECT 'locks ' || objid FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()
-UNION ALL SELECT 'sets ' || name FROM pg_settings WHERE source = 'session'
+UNION ALL SELECT 'sets ' || name FROM pg_settings WHERE source = 'session' AND setting <> reset_val
 UNION ALL SELECT 'has ' || relname FROM pg_class WHERE relpersistence = 't'
 """
 
