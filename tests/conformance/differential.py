@@ -49,12 +49,14 @@ from mainspring.job import (
     end_of,
 )
 from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Listing, Note, Write
+from mainspring.stores.engine.failures import NOTES, note_of
 from mainspring.stores.feed import EVERY_CHANGE, Cursor
 from mainspring.stores.numbers import NumbersQuery, Period, Span
 from mainspring.stores.protocol import (
     Action,
     AuditEntry,
     Claims,
+    Completable,
     DueTask,
     Edit,
     Filter,
@@ -83,6 +85,7 @@ FAILURES = {"none": None, "short": Failure("ValueError", "no", "trace"), "long":
 HIDDEN: Mapping[type, frozenset[str]] = {
     Claim: frozenset({"ref"}),  # only the store reads it
     Halt: frozenset({"number"}),  # only has to grow
+    AuditEntry: frozenset({"operation"}),  # that of a halt is made up by the store
     WorkerInfo: frozenset({"seen_at", "started_at", "polling"}),  # real time; how the store wakes workers
     Stats: frozenset({"estimated", "measures"}),  # about the store itself
 }
@@ -117,11 +120,26 @@ def shown(value: Any) -> Any:
 
 def shown_records(kind: Kind, records: Sequence[Record]) -> dict[str, Record]:
     """Return records by their keys. The audit entry of a halt has an operation that the store makes up."""
+    if kind is Kind.DOCUMENTS:
+        notes = [record for record in records if record["collection"] == NOTES]
+        return {record["key"]: record for record in records if record not in notes} | added_up(notes)
     if kind is not Kind.AUDIT:
         return {record["key"]: record for record in records}
     made_up = {record["key"] for record in records if record["action"] in {"halt", "pause"}}
     kept = [{**record, "key": "", "operation": ""} if record["key"] in made_up else record for record in records]
     return {f"{record['key']} {record['at']}": record for record in kept}
+
+
+def added_up(notes: Sequence[Record]) -> dict[str, Record]:
+    """Return what the notes of failures say about each group. How many notes there are is left to the store."""
+    found: dict[str, Record] = {}
+    for note in map(note_of, sorted(record["data"] for record in notes)):
+        group = found.setdefault(f"failures of {note.fingerprint}", {"count": 0, "recovered": False, "last": 0})
+        last = max(group["last"], note.at)
+        found[f"failures of {note.fingerprint}"] = {
+            "count": group["count"] + note.count, "recovered": group["recovered"] or note.recovered, "last": last,
+        }  # fmt: skip
+    return found
 
 
 def differences(one: Any, other: Any, path: str = "") -> list[str]:
@@ -685,6 +703,8 @@ async def everything(store: Store, ids: Sequence[str]) -> dict[str, Any]:
         "of jobs": {job_id: await all_about(store, job_id) for job_id in ids},
         "got": sorted(job.id for job in await store.get(list(ids))),
         "number": await store.count(Filter()),
+        "capped": [await store.count_up_to(Filter(tasks=("send",)), cap) for cap in (1, 1000)],
+        "values": {what: await store.complete(what, "") for what in (Completable.TASK, Completable.TAG)},
         "audit": await store.audit(limit=1000),
         "stats": await store.stats(),
         "halts": await store.halts(),

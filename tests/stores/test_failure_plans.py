@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -12,8 +13,8 @@ import pytest
 
 from mainspring.job import Status
 from mainspring.stores.protocol import Filter
-from mainspring.stores.sqlite import SqliteStore
-from mainspring.stores.sqlite.read import Conditions
+from mainspring.stores.sorting import Order, PageRequest
+from mainspring.stores.sqlite import SqliteStore, sorting
 from tests.postgres import RecycledStore, dsn
 
 FIND = "SELECT id FROM {table} WHERE {conditions} ORDER BY id DESC LIMIT 50"
@@ -24,32 +25,43 @@ WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n
 INSERT INTO mainspring_archive (id, task, queue, status, priority, run_at, attempts, max_attempts, crashes, token,
     started_at, finished_at, expires_at, timeout, created_at, keep, keep_dead, reason, payload, fingerprint)
 SELECT printf('%012d', n), 'greet', 'default', iif(n % 50, 4, 5), 2, n, 1, 3, 0, 1, 1, 1, 9000000000000, 0, 0, 0, 0, '',
-    '{}', iif(n % 10, NULL, 'f' || n % 7)
+    '{}', iif(n % 10, NULL, 'f' || (n % 7))
 FROM number
 """
 
 
+def find(connection: sqlite3.Connection, where: Filter) -> None:
+    assert sorting.find(connection, PageRequest(where, Order(), 50, None)).jobs
+
+
+def count(connection: sqlite3.Connection, where: Filter) -> None:
+    assert sorting.count_up_to(connection, where, 1000).value
+
+
 @pytest.mark.parametrize("where", [ALL, DEAD], ids=["all", "dead"])
-@pytest.mark.parametrize("statement", [FIND, COUNT], ids=["find", "count"])
+@pytest.mark.parametrize("read", [find, count])
 @pytest.mark.parametrize("analyzed", [False, True])
 async def test_sqlite_uses_the_index_and_does_not_sort(
-    tmp_path: Path, where: Filter, statement: str, analyzed: bool
+    tmp_path: Path, where: Filter, read: Callable[[sqlite3.Connection, Filter], None], analyzed: bool
 ) -> None:
     store = SqliteStore(tmp_path / "jobs.db")
     await store.open()
     await store.close()
+    statements: list[str] = []
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
         connection.execute(FILL_SQLITE)
         if analyzed:
             connection.execute("ANALYZE")
-        for table in ("mainspring_jobs", "mainspring_archive"):
-            conditions = Conditions(where, table)
-            if conditions.impossible:
-                continue
-            asked = statement.format(table=table, conditions=conditions)
-            steps = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {asked}", conditions.values)]
-            assert len(steps) == 1, steps
-            assert re.match(rf"SEARCH {table} USING (COVERING )?INDEX {table}_failure\w* \(fingerprint=\?", steps[0])
+        connection.set_trace_callback(statements.append)
+        read(connection, where)
+        connection.set_trace_callback(None)
+        plans = [[row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {asked}")] for asked in statements]
+    steps = [step for plan in plans for step in plan]
+    searched = [step for step in steps if re.search("mainspring_(jobs|archive)", step)]
+    assert searched
+    for step in searched:
+        assert re.match(r"SEARCH (\w+) USING (COVERING )?INDEX \1_failure\w* \(fingerprint=\?", step), plans
+    assert not [step for step in steps if "TEMP B-TREE" in step]
 
 
 FILL_POSTGRES = """
@@ -58,7 +70,7 @@ INSERT INTO {s}.archive (id, task, queue, status, priority, run_at, attempts, ma
                          fingerprint)
 SELECT ('00000000-0001-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'greet', 'default',
        CASE WHEN n % 50 = 0 THEN 5 ELSE 4 END, 2, n, 1, 3, 0, 1, 1, 1, 9000000000000,
-       (ARRAY[0, 1000000])[n % 2 + 1], 0, 0, 0, 0, '', '{}', CASE WHEN n % 10 = 0 THEN 'f' || n % 7 END
+       (ARRAY[0, 1000000])[n % 2 + 1], 0, 0, 0, 0, '', '{}', CASE WHEN n % 10 = 0 THEN 'f' || (n % 7) END
 FROM generate_series(1, 20000) AS n
 """
 

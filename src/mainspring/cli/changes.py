@@ -61,7 +61,10 @@ def add_background_options(parser: Parser) -> None:
         "--background", action="store_true", help="let the workers do it; see how far it is with: mainspring bulk show"
     )
     group.add_argument(
-        "--expect", type=parse_positive, metavar="N", help="refuse if the number of jobs is not this one, give or take 5 percent"
+        "--expect",
+        type=parse_positive,
+        metavar="N",
+        help="refuse if the number of jobs is not this one, give or take 5 percent",
     )
     group.add_argument("--pace", type=parse_positive, metavar="N", help="at most this many jobs per second")
     group.add_argument(

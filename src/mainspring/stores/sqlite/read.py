@@ -69,7 +69,7 @@ class Conditions:
             self.impossible = not wanted
             if set(wanted) != set(codes):
                 self.add(f"status IN ({', '.join(map(str, wanted))})" if len(wanted) != 1 else f"status = {wanted[0]}")
-            if wanted and min(wanted) > COMPLETED:
+            if wanted and min(wanted) > COMPLETED and where.fingerprint is None:  # failure groups have another index
                 self.add(f"status > {COMPLETED}")  # the condition of an index; SQLite does not derive it
         for column, choices in (("id", where.ids), ("queue", where.queues), ("task", where.tasks)):
             if choices:

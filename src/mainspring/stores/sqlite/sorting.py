@@ -144,7 +144,8 @@ def created_lanes(where: Filter, table: str) -> list[Lane]:
     index = "mainspring_archive_failed" if statuses else ""
     if where.fingerprint is not None:
         index = f"mainspring_{'archive' if table == FINISHED else 'jobs'}_failure{'_status' if statuses else ''}"
-    each_status = [(*group, f"{table}.status = {CODES[status]}", IN_FAILED) for status in statuses]
+    partial = () if group else (IN_FAILED,)
+    each_status = [(*group, f"{table}.status = {CODES[status]}", *partial) for status in statuses]
     complete = is_answered(where, statuses)
     return [Lane(table, 0, index, terms, values, complete=complete) for terms in each_status or (group,)]
 
