@@ -5,24 +5,26 @@ puts the next item of the log, takes the changes out of the jobs' journals, and 
 number after the last one and must not exist yet, so of several processes one succeeds, and each change is in the log
 exactly once. The changes of one job are in the log in the order of its journal, which is the order of the writes.
 
-A hint may be seen before the change of a job that it names: a transaction of the service appears item by item. And a
-change may be moved before its hint is seen, because of a later hint of the same job. So each job remembers the last
-hints whose changes are in the log, and a hint without its change waits.
+A transaction of the service appears item by item to reads that are not transactions. So a hint may be seen before the
+change of a job that it names, or before its new job. And a change may be moved before its hint is seen, because of a
+later hint of the same job. So each job remembers the last hints whose changes are in the log, and a hint without its
+change waits. An item of the log may be seen before an earlier one; a read by its key finds the earlier one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mainspring.clock import Millis
+from mainspring.errors import StoreError
 from mainspring.ids import new_id
 from mainspring.stores.dynamodb import halts, journal
-from mainspring.stores.dynamodb.client import Cancelled
+from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.items import key, stamp, ttl, unstamp
 from mainspring.stores.dynamodb.journal import JOURNAL, RECORDING, TOLD, from_line, hint_key, hint_of, note_recording
 from mainspring.stores.dynamodb.table import Action, Table, together
@@ -32,10 +34,12 @@ from mainspring.stores.feed import RETENTION, ChangeKind, ChangePage, Cursor, En
 LOG = "feed"  # the partition
 LAST = key("feed last", "number")  # the item with the last number, which outlives the items of the log
 EXTEND_BEFORE: Millis = RETENTION - 3_600_000  # a reader extends the recording when less than this is left
-MAX_HINTS = 100  # read from each partition
+MAX_HINTS_READ = 100  # from each partition
+MAX_HINTS = 40  # that one transaction deletes
 MAX_JOBS = 40  # whose journals one transaction takes
-MAX_BYTES = 200_000  # of one item of the log, about
+MAX_BYTES = 200_000  # of one item of the log, about; and of one transaction, before the journal that exceeds it
 MAX_ROUNDS = 200
+MAX_TRIES = 10
 MAX_TOLD = 20  # hints that a job remembers
 HINT_PATIENCE: Millis = 600_000  # a hint whose change has not been seen for this long was moved before
 NUMBERS = 10_000  # of entries of one item of the log
@@ -62,11 +66,14 @@ async def keep_recording(table: Table) -> str:
         note_recording(table, row)
         return str(found["life"])
     life = str(found["life"]) if is_on else new_id()[-8:]
-    await halts.write_all(table, {RECORDING: {"life": life, "until": stamp(now + RETENTION)}}, None)
-    note_recording(table, await table.get(halts.ours(table)))
+    same = [equals(RECORDING, found)] if found else [absent(RECORDING)]
+    with suppress(Cancelled):  # another reader was faster: two lives would reset each other's cursors
+        await halts.write_all(table, {RECORDING: {"life": life, "until": stamp(now + RETENTION)}}, None, only_if=same)
+    row = await table.get(halts.ours(table)) or {}
+    note_recording(table, row)
     if not is_on:
         await asyncio.sleep(table.recording_age)  # by then, all processes know
-    return life
+    return str(row[RECORDING]["life"])
 
 
 # -- moving -------------------------------------------------------------------------------------------
@@ -76,10 +83,17 @@ async def keep_recording(table: Table) -> str:
 class Move:
     """What one transaction moves into the log."""
 
+    last: int  # number of the log, as it was before the journals were read: then no other process has moved any of them
     entries: list[list[Any]] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
     told: set[tuple[str, str]] = field(default_factory=set)  # (job, hint) whose change is in the log, or will be
+    empty: set[str] = field(default_factory=set)  # jobs without a journal, or whose journal is taken
+    hints: set[str] = field(default_factory=set)  # that name the moved changes, and are not deleted by the transaction
     bytes: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.bytes >= MAX_BYTES
 
     def add(self, entries: Sequence[list[Any]]) -> None:
         self.entries += entries
@@ -87,54 +101,98 @@ class Move:
 
     def take_journal(self, table: Table, row: Row) -> None:
         """Move the changes of a job."""
-        lines = row.get(JOURNAL, [])
-        self.told.update((row["SK"], hint) for hint in [*row.get(TOLD, []), *map(hint_of, lines)])
-        if lines:
-            self.add([from_line(row, line) for line in lines])
-            self.actions.append(taken(table, row, lines))
+        lines = row[JOURNAL]
+        self.told.update((row["SK"], hint_of(line)) for line in lines)
+        self.empty.add(row["SK"])
+        self.hints.update(map(hint_of, lines))
+        self.add([from_line(row, line) for line in lines])
+        self.actions.append(taken(table, row, lines))
+
+    def is_done(self, hint: Row, *, is_old: bool) -> bool:
+        """Return whether all changes that the hint names are in the log, or will be.
+
+        If a hint is old, its change would have been seen: it was moved, or its job is gone.
+        """
+        return all((job_id, hint["SK"]) in self.told or (is_old and job_id in self.empty) for job_id in hint["jobs"])
+
+    def delete_hint(self, hint: Row) -> None:
+        """Delete a hint, and move the changes that are in the hint itself; these must not be moved twice."""
+        self.hints.discard(hint["SK"])
+        carried = json.loads(hint.get("data") or "[]")
+        self.add(carried)
+        there = [equals("SK", hint["SK"])] if carried else []
+        self.actions.append(("Delete", delete(hint_key(hint["SK"]), there)))
 
 
-async def move(table: Table) -> None:
-    """Move recorded changes into the log, until there are none left or another process is faster."""
+async def move(table: Table) -> bool:
+    """Move recorded changes until there are none left, or another process is faster; return whether the log grew."""
+    grew = False
     for _ in range(MAX_ROUNDS):
-        hints = await read_hints(table)
-        if not hints:
-            return
-        planned = await plan(table, hints)
-        if not planned.actions:
-            return  # only hints whose changes cannot be seen yet
-        last = await last_number(table)
+        planned = await first_plan(table)
+        if planned is None:
+            return grew
         try:
-            await table.transact(*log_item(table, planned, last), *planned.actions)
-        except Cancelled:
-            continue  # another process has moved some of it, or a job has changed again
+            await table.transact(*log_items(table, planned), *planned.actions)
+        except Cancelled as cancelled:
+            if planned.entries and cancelled.failed(0):
+                return True  # another process has given this number to its own changes
+            continue  # a job has changed again, or its changes were moved
+        grew = grew or bool(planned.entries)
+        await together([forget_hint(table, hint) for hint in planned.hints])
+    return grew
 
 
-async def read_hints(table: Table) -> list[Row]:
+async def move_all(table: Table) -> None:
+    """Move all changes that were recorded until now, also if other processes are faster."""
+    for _ in range(MAX_TRIES):
+        if not await move(table):
+            return
+
+
+async def first_plan(table: Table) -> Move | None:
+    """Return what can be moved now, or None. Hints whose changes cannot be seen yet must not hold up the others."""
     partitions = [
-        table.query(equals("PK", f"hints#{number}"), consistent=True, limit=MAX_HINTS)
+        table.query(equals("PK", f"hints#{number}"), consistent=True, limit=MAX_HINTS_READ)
         for number in range(journal.HINT_PARTITIONS)
     ]
-    found = await together([pages.next() for pages in partitions])
-    return sorted((row for rows in found for row in rows), key=lambda row: str(row["SK"]))
+    while partitions:
+        found = await together([pages.next() for pages in partitions])
+        hints = sorted((row for rows in found for row in rows), key=lambda row: str(row["SK"]))
+        if hints and (planned := await plan(table, hints)).actions:
+            return planned
+        partitions = [pages for pages in partitions if pages.more]
+    return None
 
 
 async def plan(table: Table, hints: Sequence[Row]) -> Move:
-    """Decide what to move: the journals of the first jobs, and hints that are done then, in the order of the hints."""
-    named = list(dict.fromkeys(job_id for hint in hints for job_id in hint["jobs"]))[:MAX_JOBS]
-    rows = {row["SK"]: row for row in await table.get_many([table.job_key(job_id) for job_id in named], SEEN)}
-    gone = {job_id for job_id in named if job_id not in rows}
-    planned = Move()
+    """Decide what to move: the journals of the first jobs that have one, and hints that are done then."""
+    planned = Move(await last_number(table))
+    journals = await first_journals(table, hints, planned)
+    too_old = stamp(table.clock.now() - HINT_PATIENCE)
+    deletes = 0
     for hint in hints:
         for job_id in hint["jobs"]:
-            if job_id in rows and planned.bytes < MAX_BYTES:
-                planned.take_journal(table, rows.pop(job_id))
-        is_old = unstamp(hint["at"]) <= table.clock.now() - HINT_PATIENCE
-        done = all(is_old or job_id in gone or (job_id, hint["SK"]) in planned.told for job_id in hint["jobs"])
-        if done and len(planned.actions) < MAX_HINTS - 2:
-            planned.add(json.loads(hint.get("data") or "[]"))
-            planned.actions.append(("Delete", delete(hint_key(hint["SK"]), [equals("SK", hint["SK"])])))
+            if job_id in journals and not planned.is_full:
+                planned.take_journal(table, journals.pop(job_id))
+        is_done = planned.is_done(hint, is_old=hint["at"] <= too_old)
+        if is_done and deletes < MAX_HINTS and not planned.is_full:
+            planned.delete_hint(hint)
+            deletes += 1
     return planned
+
+
+async def first_journals(table: Table, hints: Sequence[Row], planned: Move) -> dict[str, Row]:
+    """Return the first jobs that the hints name and that have a journal; note which hints the jobs remember."""
+    named = list(dict.fromkeys(job_id for hint in hints for job_id in hint["jobs"]))
+    for first in range(0, len(named), MAX_JOBS):
+        part = named[first : first + MAX_JOBS]
+        rows = await table.get_many([table.job_key(job_id) for job_id in part], SEEN)
+        planned.told.update((row["SK"], hint) for row in rows for hint in row.get(TOLD, ()))
+        found = {row["SK"]: row for row in rows if row.get(JOURNAL)}
+        planned.empty.update(set(part) - found.keys())
+        if found:
+            return found
+    return {}
 
 
 def taken(table: Table, row: Row, lines: Sequence[str]) -> Action:
@@ -144,20 +202,39 @@ def taken(table: Table, row: Row, lines: Sequence[str]) -> Action:
     return "Update", update(table.job_key(row["SK"]), changes, only_if=[has_size(JOURNAL, len(lines))])
 
 
-def log_item(table: Table, planned: Move, last: int) -> list[Action]:
-    """Return the writes of the next item of the log. They fail if another process has written it."""
+async def forget_hint(table: Table, hint: str) -> None:
+    """Delete a hint for which the transaction had no room, unless it names other changes too.
+
+    A job remembers only its last hints. So this one might look as if its change could not be seen yet, and wait.
+    """
+    with suppress(ConditionFailed, StoreError):
+        await table.delete(delete(hint_key(hint), [has_size("jobs", 1), absent("data")]))
+
+
+def log_items(table: Table, planned: Move) -> list[Action]:
+    """Return the writes of the next items of the log. They fail if another process has written one."""
     if not planned.entries:
         return []
     until = table.clock.now() + RETENTION
-    words = {
-        "PK": LOG,
-        "SK": f"{last + 1:012d}",
-        "data": json.dumps(planned.entries),
-        "expires_at": stamp(until),
-        "ttl": ttl(until),
-    }
-    unused = [equals("number", last)] if last else [absent("number")]
-    return [("Update", update(LAST, {"number": last + 1}, only_if=unused)), ("Put", put(words))]
+    about = {"PK": LOG, "expires_at": stamp(until), "ttl": ttl(until)}
+    texts = [json.dumps(part) for part in parts_of(planned.entries)]
+    puts = [put({**about, "SK": f"{number:012d}", "data": text}) for number, text in enumerate(texts, planned.last + 1)]
+    unused = [equals("number", planned.last)] if planned.last else [absent("number")]
+    number = planned.last + len(puts)
+    return [("Update", update(LAST, {"number": number}, only_if=unused)), *(("Put", item) for item in puts)]
+
+
+def parts_of(entries: Sequence[list[Any]]) -> Iterator[list[list[Any]]]:
+    """Split entries into items of the log: the journal of one job can be larger than an item may be."""
+    part: list[list[Any]] = []
+    size = 0
+    for entry in entries:
+        size += len(json.dumps(entry))
+        if part and size > MAX_BYTES:
+            yield part
+            part, size = [], len(json.dumps(entry))
+        part.append(entry)
+    yield part
 
 
 async def last_number(table: Table) -> int:
@@ -175,27 +252,69 @@ async def prune(table: Table, limit: int) -> None:
 
 
 async def read(table: Table, after: Cursor | None, limit: int) -> ChangePage:
-    """Return the entries after a cursor; without a cursor, none, and the cursor of now."""
+    """Return the entries after a cursor; without a cursor, none, and the cursor of now.
+
+    A reader that is behind the log reads the log only. Many readers that move at the same time hinder each other.
+    """
     life = await keep_recording(table)
-    await move(table)
     if after is None or after.life != life:
-        end = Cursor(life, await last_number(table) * NUMBERS + NUMBERS - 1)
-        return ChangePage([], end, reset=after is not None)
+        await move_all(table)
+        return ChangePage([], await end_of_log(table, life), reset=after is not None)
+    page = await read_log(table, after, limit)
+    if page.entries or page.reset:
+        return replace(page, more=not page.reset)
+    return await read_log(table, after, limit) if await move(table) else page
+
+
+async def read_log(table: Table, after: Cursor, limit: int) -> ChangePage:
     number = after.number // NUMBERS
-    bound = Condition("{name} >= {value}", "SK", f"{number:012d}")
-    pages = table.query(equals("PK", LOG), bound, consistent=True, limit=limit)
-    rows: list[Row] = []
-    entries: list[Entry] = []
-    while pages.more and len(entries) <= limit:
-        found = await pages.next()
-        rows += [row for row in found if int(row["SK"]) > number or after.number % NUMBERS < NUMBERS - 1]
-        entries += [entry for row in found for entry in entries_of(row) if entry.number > after.number]
-    if int(rows[0]["SK"]) > number + 1 if rows else await last_number(table) > number:  # some have expired
-        return ChangePage([], Cursor(life, await last_number(table) * NUMBERS + NUMBERS - 1), reset=True)
+    entries = await entries_after(table, after, limit)
+    if not entries and await last_number(table) > number:
+        rows = await hidden_items(table, number + 1, number + 2)  # or written after the query
+        if not rows:  # it has expired
+            return ChangePage([], await end_of_log(table, after.life), reset=True)
+        entries = entries_of(rows[0])
     page = entries[:limit]
     table.feed_grew = table.feed_grew or bool(page)
-    cursor = Cursor(life, page[-1].number) if page else after
-    return ChangePage(page, cursor, more=len(entries) > limit or pages.more)
+    cursor = Cursor(after.life, page[-1].number) if page else after
+    return ChangePage(page, cursor, more=len(entries) > limit)
+
+
+async def entries_after(table: Table, after: Cursor, limit: int) -> list[Entry]:
+    """Return the next entries, up to the first item that is missing; more of them than the limit, if there are more."""
+    expected = after.number // NUMBERS + 1
+    bound = Condition("{name} >= {value}", "SK", f"{expected - 1:012d}")
+    pages = table.query(equals("PK", LOG), bound, consistent=True, limit=limit)
+    entries: list[Entry] = []
+    while pages.more and len(entries) <= limit:
+        for row in await pages.next():
+            hidden = await hidden_items(table, expected, int(row["SK"]))
+            expected += len(hidden)
+            is_next = expected >= int(row["SK"])
+            shown = [*hidden, row] if is_next else hidden
+            entries += [entry for item in shown for entry in entries_of(item) if entry.number > after.number]
+            if not is_next:
+                return entries
+            expected = max(expected, int(row["SK"]) + 1)
+    return entries
+
+
+async def hidden_items(table: Table, first: int, end: int) -> list[Row]:
+    """Return items of the log that a query did not show, up to the first one that has expired.
+
+    A query may show a transaction before an earlier one. A read of one item does not.
+    """
+    rows: list[Row] = []
+    for number in range(first, end):
+        row = await table.get(key(LOG, f"{number:012d}"))
+        if row is None:
+            break
+        rows.append(row)
+    return rows
+
+
+async def end_of_log(table: Table, life: str) -> Cursor:
+    return Cursor(life, await last_number(table) * NUMBERS + NUMBERS - 1)
 
 
 def entries_of(row: Row) -> list[Entry]:

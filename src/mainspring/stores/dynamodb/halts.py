@@ -11,7 +11,7 @@ are copies, written in one transaction, and each process reads one of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -23,7 +23,7 @@ from mainspring.stores.dynamodb.client import Item
 from mainspring.stores.dynamodb.items import key
 from mainspring.stores.dynamodb.journal import Hint, note_recording
 from mainspring.stores.dynamodb.table import Table
-from mainspring.stores.dynamodb.values import Row, update
+from mainspring.stores.dynamodb.values import Condition, Row, update
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.halts import serves
 from mainspring.stores.feed import Entry
@@ -97,11 +97,15 @@ async def remove(table: Table, queue: str | None, actor: str) -> bool:
 
 
 async def write_all(
-    table: Table, changes: Mapping[str, Any], entry: Entry | None, add: Mapping[str, float] | None = None
+    table: Table,
+    changes: Mapping[str, Any],
+    entry: Entry | None,
+    add: Mapping[str, float] | None = None,
+    only_if: Sequence[Condition] = (),
 ) -> None:
     hint = Hint(table)
     hint.add([] if entry is None else [entry])
-    copies = (("Update", update(copy_of(number), changes, add=add)) for number in range(HALT_COPIES))
+    copies = (("Update", update(copy_of(number), changes, add=add, only_if=only_if)) for number in range(HALT_COPIES))
     await table.transact(*copies, *hint.actions())
 
 

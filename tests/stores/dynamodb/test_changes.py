@@ -1,0 +1,274 @@
+"""The change feed on DynamoDB, where a transaction appears item by item to reads that are not transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from mainspring.job import Claim, Move, ProgressReport
+from mainspring.stores.dynamodb import DynamoStore, changes, journal
+from mainspring.stores.dynamodb.client import Cancelled
+from mainspring.stores.dynamodb.items import key
+from mainspring.stores.dynamodb.values import Row
+from mainspring.stores.feed import ChangeKind, Entry
+from mainspring.testing.clock import ManualClock
+from tests.chaos.programs.unreliable import remove_guard
+from tests.conformance.feed import Reader, from_now
+from tests.conformance.scenario import claim, end, join, new_job, put, put_many, running
+from tests.dynamodb import FreshStore
+from tests.stores.dynamodb.conftest import Programs
+
+pytestmark = pytest.mark.slow  # a real server
+
+Answer = dict[str, Any]
+Twist = Callable[[Mapping[str, Any], Answer], Awaitable[Answer]]  # the request and its answer -> what is answered
+
+
+@pytest.fixture
+async def reader(store: FreshStore) -> Reader:
+    await join(store, "w1")
+    return await from_now(store)
+
+
+def twist_once(store: DynamoStore, operation: str, partition: str, twist: Twist) -> list[str]:
+    """Have the next call of this kind about this partition answered differently; return where it is noted."""
+    whole, met = store.client.call, list[str]()
+
+    async def call(called: str, request: Mapping[str, Any]) -> Answer:
+        answer = await whole(called, request)
+        if called != operation or met or partition not in str(request):
+            return answer
+        met.append(called)
+        return await twist(request, answer)
+
+    store.client.call = call  # type: ignore[method-assign, assignment]
+    return met
+
+
+async def without_items(_: Mapping[str, Any], answer: Answer) -> Answer:
+    return {**answer, "Items": [], "Responses": {}}
+
+
+async def report_progress(store: DynamoStore, held: Claim, times: int, note: str = "") -> None:
+    await store.report([ProgressReport(held.id, held.token, number / times, note) for number in range(times)])
+
+
+async def all_hints(store: DynamoStore) -> list[Row]:
+    parts = [await store.table.rows(f"hints#{number}") for number in range(journal.HINT_PARTITIONS)]
+    return [row for rows in parts for row in rows]
+
+
+# -- more than one transaction can take ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [41, 60, 97])
+async def test_many_follow_ups_of_one_job_are_all_read(store: FreshStore, reader: Reader, number: int) -> None:
+    """One hint names more jobs than one transaction moves."""
+    held = await running(store)
+    jobs = [new_job() for _ in range(number)]
+    await end(store, held, Move.DONE, follow_ups=tuple(jobs))
+    created = {change.job_id for change in await reader.read() if change.kind is ChangeKind.CREATED}
+    assert created == {held.id, *(job.id for job in jobs)}
+    assert await all_hints(store) == []
+
+
+async def test_a_transaction_takes_the_hints_of_a_busy_job_and_the_journals_of_others(
+    store: FreshStore, reader: Reader
+) -> None:
+    held = await running(store)
+    await report_progress(store, held, 110)
+    jobs = await put_many(store, 30)
+    found = await reader.read()
+    assert [change.job_id for change in found].count(held.id) == 112
+    assert {change.job_id for change in found} == {held.id, *jobs}
+
+
+async def test_a_job_that_changed_very_often_does_not_hold_up_others(store: FreshStore, reader: Reader) -> None:
+    """A job remembers fewer hints than it had changes."""
+    held = await running(store)
+    await report_progress(store, held, 150)
+    assert len(await reader.read()) == 152
+    assert await all_hints(store) == []
+    job_id = await put(store)
+    assert [change.job_id for change in await reader.read()] == [job_id]
+
+
+async def test_old_hints_stay_until_their_changes_are_moved(
+    store: FreshStore, reader: Reader, clock: ManualClock
+) -> None:
+    """No process has read for a while, and there is more than one transaction can move."""
+    jobs = await put_many(store, 60)
+    clock.advance(changes.HINT_PATIENCE / 1000 + 1)
+    assert [change.job_id for change in await reader.read()] == jobs
+
+
+async def test_a_journal_may_be_larger_than_an_item_of_the_log(store: FreshStore, reader: Reader) -> None:
+    """Each entry of the log has the job's target, which the journal does not repeat. JSON has six bytes for an é."""
+    held = await running(store, target=("order", "é" * 490))
+    await report_progress(store, held, 80, "é" * 500)
+    assert len(await reader.read()) == 82
+
+
+# -- items that cannot be seen yet ---------------------------------------------------------------------------
+
+
+async def test_a_hint_may_be_seen_before_its_new_job(store: FreshStore, reader: Reader) -> None:
+    job_id = await put(store)
+    met = twist_once(store, "BatchGetItem", "job#", without_items)
+    assert await reader.read() == []
+    assert met
+    assert [change.job_id for change in await reader.read()] == [job_id]
+
+
+async def test_hints_that_wait_hold_up_no_other_change(
+    store: FreshStore, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "MAX_HINTS_READ", 2)
+    for number in range(20):
+        hint = journal.Hint(store.table)
+        hint.journal(f"unseen-{number}", [Entry(ChangeKind.CREATED)])
+        await store.table.transact(*hint.actions())
+    job_id = await put(store)
+    assert [change.job_id for change in await reader.read()] == [job_id]
+
+
+async def test_hints_at_a_job_that_is_gone_are_deleted_in_the_end(
+    store: FreshStore, reader: Reader, clock: ManualClock
+) -> None:
+    job_id = await put(store)
+    await store.table.delete({"Key": store.table.job_key(job_id)})
+    assert await reader.read() == []
+    assert len(await all_hints(store)) == 1
+    clock.advance(changes.HINT_PATIENCE / 1000 + 1)
+    assert await reader.read() == []
+    assert await all_hints(store) == []
+
+
+async def test_an_item_of_the_log_may_be_seen_before_an_earlier_one(programs: Programs, reader: Reader) -> None:
+    other = Reader(await programs.another(), reader.cursor)
+    jobs = []
+    for _ in range(3):
+        jobs.append(await put(programs.first))
+        await other.read()
+
+    async def without_second(_: Mapping[str, Any], answer: Answer) -> Answer:
+        return {**answer, "Items": [answer["Items"][0], answer["Items"][2]]}
+
+    met = twist_once(programs.first, "Query", "'feed'", without_second)
+    assert [change.job_id for change in await reader.read()] == jobs
+    assert met
+
+
+async def test_an_item_that_is_written_during_a_read_is_not_taken_for_an_expired_one(
+    programs: Programs, reader: Reader
+) -> None:
+    other = Reader(await programs.another(), reader.cursor)
+    jobs: list[str] = []
+
+    async def then_another_reads(_: Mapping[str, Any], answer: Answer) -> Answer:
+        jobs.append(await put(other.store))
+        await other.read()
+        return answer
+
+    twist_once(programs.first, "Query", "'feed'", then_another_reads)
+    assert [change.job_id for change in await reader.read()] == jobs
+    assert len(jobs) == 1
+
+
+async def test_a_missing_item_between_two_others_resets_the_reader(store: FreshStore, reader: Reader) -> None:
+    """The service deletes expired items in any order."""
+    start = reader.cursor
+    for _ in range(3):
+        await put(store)
+        await reader.read()
+    await store.table.delete({"Key": key(changes.LOG, f"{2:012d}")})
+    first = await store.changes(start)
+    assert len(first.entries) == 1
+    assert (await store.changes(str(first.cursor))).reset
+
+
+async def test_readers_that_begin_at_the_same_time_begin_the_same_feed(programs: Programs) -> None:
+    stores = [await programs.another() for _ in range(4)]
+    for store in stores:
+        store.table.recording_age = 0.0
+    pages = await asyncio.gather(*(store.changes() for store in stores))
+    assert len({page.cursor.life for page in pages}) == 1
+
+
+# -- the guards -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def guard(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With "none", the test runs with the guard; otherwise without it."""
+    for name in ("taken", "log_items", "HINT_PATIENCE"):
+        monkeypatch.setattr(changes, name, getattr(changes, name))  # as it was, in the end
+    remove_guard(request.param)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("guard", ["none", "journal"], indirect=True)
+async def test_a_change_during_a_move_is_not_lost(programs: Programs, reader: Reader, guard: str) -> None:
+    """The mover has read the journal, then the job changes again, and then the mover empties the journal."""
+    held = await running(programs.first)
+    other = await programs.another()
+    other.table.recording_age = 0.0
+
+    async def then_it_changes(_: Mapping[str, Any], answer: Answer) -> Answer:
+        await report_progress(other, held, 1)
+        return answer
+
+    met = twist_once(programs.first, "BatchGetItem", "'journal'", then_it_changes)
+    kinds = [str(change.kind) for change in await reader.read()]
+    assert met
+    assert (kinds == ["created", "started", "progressed"]) == (guard == "none")
+
+
+@pytest.mark.parametrize("guard", ["none", "number"], indirect=True)
+async def test_a_journal_that_was_moved_and_has_the_same_length_again_is_read_again(
+    programs: Programs, reader: Reader, guard: str
+) -> None:
+    """The mover has read the journal, then another one moves it, and the job changes again."""
+    job_id = await put(programs.first)
+    other = Reader(await programs.another(), reader.cursor)
+
+    async def then_it_is_moved(_: Mapping[str, Any], answer: Answer) -> Answer:
+        await other.read()
+        assert [held.id for held in await claim(other.store)] == [job_id]
+        return answer
+
+    await join(other.store, "w1")
+    met = twist_once(programs.first, "BatchGetItem", "'journal'", then_it_is_moved)
+    kinds = [str(change.kind) for change in await reader.read() if change.job_id == job_id]
+    assert met
+    assert (kinds == ["created", "started"]) == (guard == "none")
+
+
+@pytest.mark.parametrize("guard", ["none", "number"], indirect=True)
+async def test_two_movers_do_not_give_the_same_number(store: FreshStore, reader: Reader, guard: str) -> None:
+    """Both have read the last number. They move different jobs, because they have seen different hints."""
+    table = store.table
+    jobs, moves, seen = [], [], set[str]()
+    for _ in range(2):
+        jobs.append(await put(store))
+        hints = [hint for hint in await all_hints(store) if hint["SK"] not in seen]
+        seen.update(hint["SK"] for hint in hints)
+        moves.append(await changes.plan(table, hints))
+    with suppress(Cancelled):
+        for move in moves:
+            await table.transact(*changes.log_items(table, move), *move.actions)
+    found = [change.job_id for change in await reader.read()]
+    assert (found == jobs) == (guard == "none")
+
+
+@pytest.mark.parametrize("guard", ["none", "hint"], indirect=True)
+async def test_a_hint_stays_until_its_change_is_seen(store: FreshStore, reader: Reader, guard: str) -> None:
+    job_id = await put(store)
+    twist_once(store, "BatchGetItem", "job#", without_items)
+    assert await reader.read() == []
+    seen = [change.job_id for change in await reader.read()]
+    assert (seen == [job_id]) == (guard == "none")
