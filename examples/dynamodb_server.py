@@ -45,7 +45,10 @@ def free_port() -> int:
 def start() -> str:
     """Start a server and return its URL once it answers."""
     port = free_port()
-    settings = {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "SERVICES": "dynamodb", "LOG_LEVEL": "ERROR"}
+    settings = {
+        "BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "SERVICES": "dynamodb,dynamodbstreams",
+        "LOG_LEVEL": "ERROR",
+    }  # fmt: skip
     watchdog = subprocess.Popen(
         [sys.executable, "-c", WATCHDOG],
         env=os.environ | settings,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.database import Database, PostgresDatabase, SqliteDatabase
+from tests.chaos.dynamodb import DynamoDatabase
 from tests.chaos.processes import Forks, Nursery
 from tests.chaos.reports import LONG, pytest_runtest_makereport
 from tests.postgres import Server, dsn, installed
@@ -19,9 +20,13 @@ from tests.postgres import Server, dsn, installed
 __all__ = ["LONG", "pytest_runtest_makereport"]  # where tests and pytest look for them
 STORES = ("sqlite", "postgres")
 each_store = pytest.mark.parametrize("nursery", STORES, indirect=True)
+ALL_STORES = (*STORES, "dynamodb")
+each_store_and_dynamodb = pytest.mark.parametrize("nursery", ALL_STORES, indirect=True)
+dynamodb_if_long = pytest.mark.parametrize("nursery", ALL_STORES if LONG else STORES, indirect=True)
 each_store_if_long = pytest.mark.parametrize("nursery", STORES if LONG else STORES[:1], indirect=True)
 long_only = pytest.mark.long
 only_postgres = pytest.mark.parametrize("nursery", ["postgres"], indirect=True)
+only_dynamodb = pytest.mark.parametrize("nursery", ["dynamodb"], indirect=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -73,6 +78,7 @@ def nursery(request: pytest.FixtureRequest, forks: Forks, tmp_path: Path) -> Ite
 DATABASES: dict[str, Callable[[Path], Database]] = {
     "sqlite": lambda folder: SqliteDatabase(folder / "jobs.db"),
     "postgres": lambda _: PostgresDatabase(dsn()),
+    "dynamodb": lambda _: DynamoDatabase(),
 }
 
 

@@ -37,6 +37,7 @@ numbers = itertools.count()
 class Database(ABC):
     """Tables of the same names (without their prefix) and statuses of the same numbers, whatever the store."""
 
+    kind: str  # the store, as tests name it
     url: str  # for the programs
     watchful = ""  # settings with which a worker notices soon that another one is dead
 
@@ -68,9 +69,12 @@ class Database(ABC):
         del living
         return set()
 
-    @abstractmethod
     def is_free(self) -> bool:
         """Whether nobody is in the middle of a write for which others would have to wait."""
+        return True
+
+    def documents(self, collection: str) -> list[str]:
+        return [str(data) for (data,) in self.ask("SELECT data FROM documents WHERE collection = ?", collection)]
 
     def statuses(self) -> dict[str, str]:
         return dict(self.ask("SELECT id, status FROM all_jobs"))
@@ -104,6 +108,8 @@ def prefixed(statement: str) -> str:
 
 
 class SqliteDatabase(Database):
+    kind = "sqlite"
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.url = f"sqlite:///{path}"
@@ -149,6 +155,7 @@ class SqliteDatabase(Database):
 class PostgresDatabase(Database):
     """One of its own, so that a transaction that is held open in it blocks no other test's."""
 
+    kind = "postgres"
     watchful = "lease=4"  # seconds; far more than a process of a test is ever kept from running
 
     def __init__(self, server: str) -> None:

@@ -1,10 +1,13 @@
 """The change feed under chaos: nothing is lost, nothing is repeated, and the order of each job's changes is kept.
 
 Triggers in the database are the ledger. In the transaction that changes a job, they note its old and new status, and
-they know nothing of the feed. In the end, what each reader has seen of each job must be what the triggers noted.
+they know nothing of the feed. On DynamoDB, the stream of the table is the ledger: the service notes each item as it was
+before and after each write. In the end, what each reader has seen of each job must be what the ledger says.
 
-SQLite has no guard that could be taken out: there is one writer at a time, so its numbers are in the order of commits.
-What could break it is a number that is used twice; tests/conformance/feed.py checks that.
+The same scene fails without the guard of the store. On PostgreSQL, a reader without it takes part and loses changes. On
+DynamoDB, all readers write the log, so each guard has a scene of its own without it. SQLite has no guard that could be
+taken out: there is one writer at a time, so its numbers are in the order of commits. What could break it is a number
+that is used twice; tests/conformance/feed.py checks that.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ import asyncio
 import random
 import sqlite3
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from contextlib import closing
 from functools import partial
 
@@ -22,8 +26,9 @@ import pytest
 from mainspring.ids import new_id
 from mainspring.job import NewJob
 from mainspring.stores.connect import connect
-from tests.chaos.conftest import Chaos, each_store
+from tests.chaos.conftest import LONG, Chaos, each_store_and_dynamodb, only_dynamodb
 from tests.chaos.database import PostgresDatabase
+from tests.chaos.dynamodb import DynamoDatabase
 from tests.chaos.processes import Nursery, Process
 from tests.chaos.programs.feed import lines_of
 from tests.chaos.waiting import wait_until
@@ -31,10 +36,12 @@ from tests.chaos.workers import replace
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
-WRITERS, READERS = 6, 20
-PAGES = (1, 2, 7, 500)  # entries
-HOLD = {"sqlite": 0.02, "postgres": 0.8}  # seconds; while a transaction is open, no other one can write to SQLite
+WRITERS = 6
+READERS = {"sqlite": 20, "postgres": 20, "dynamodb": 20 if LONG else 5}  # one process of the tests serves all of them
+PAGES = {"sqlite": (1, 2, 7, 500), "postgres": (1, 2, 7, 500), "dynamodb": (7, 50, 500)}  # entries
+HOLD = {"sqlite": 0.02, "postgres": 0.8, "dynamodb": 0.8}  # seconds; an open transaction blocks all writers of SQLite
 BROKEN = "by-number"
+CATCH_UP = 600 if LONG else 60  # seconds; readers with small pages are far behind
 
 SQLITE_LEDGER = """
 CREATE TABLE effects (job_id TEXT NOT NULL);
@@ -63,6 +70,7 @@ END $$;
 CREATE TRIGGER note AFTER INSERT OR UPDATE ON mainspring.jobs FOR EACH ROW EXECUTE FUNCTION public.note();
 CREATE TRIGGER note AFTER INSERT ON mainspring.archive FOR EACH ROW EXECUTE FUNCTION public.note();
 """
+TRUTH = "SELECT job_id, was, became FROM truth ORDER BY n"
 NAMES = {
     (0, 3): "started", (1, 3): "started", (2, 3): "started", (3, 0): "waits", (3, 1): "retrying", (3, 2): "suspended",
     (2, 0): "resumed", (1, 0): "retried", (-1, 4): "completed", (-1, 5): "dead_lettered", (-1, 6): "cancelled",
@@ -72,44 +80,61 @@ MORE = {"stalled", "cancel_requested"}  # the status says nothing about these
 Seen = dict[str, list[str]]  # job -> what happened to it
 
 
-@each_store
+@each_store_and_dynamodb
 def test_the_feed_loses_repeats_and_reorders_nothing(nursery: Nursery, chaos: Chaos) -> None:
     scene = Scene(nursery, chaos.rng())
-    for _ in range(chaos.size(25, 1500)):
-        time.sleep(scene.rng.uniform(0.02, 0.15))
-        scene.kill_one()
-    scene.finish()
+    scene.play(chaos.size(25, 1500))
     scene.check()
+    if scene.kind == "postgres":
+        scene.check_that_the_broken_reader_lost_changes()
+
+
+@only_dynamodb
+@pytest.mark.parametrize("guard", ["journal", "hint"] if LONG else ["journal"])
+def test_without_a_guard_the_feed_is_wrong(nursery: Nursery, chaos: Chaos, guard: str) -> None:
+    scene = Scene(nursery, chaos.rng(), without=guard)
+    wait_until(lambda: len(nursery.ledger.acknowledged) >= 40, lambda: "enough jobs", every=0.1)
+    scene.play(chaos.size(5, 100))
+    problems = scene.problems()
+    print(f"without the guard of the {guard}, {len(problems)} histories of jobs were wrong, such as {problems[:1]}")
+    assert problems
 
 
 class Scene:
     """Writers and readers, each of which has a successor as soon as it is killed."""
 
-    def __init__(self, nursery: Nursery, rng: random.Random) -> None:
-        self.nursery, self.rng = nursery, rng
-        self.is_postgres = isinstance(nursery.database, PostgresDatabase)
+    def __init__(self, nursery: Nursery, rng: random.Random, without: str = "") -> None:
+        self.nursery, self.rng, self.without = nursery, rng, without
+        self.kind = nursery.database.kind
         self.start = asyncio.run(prepare(nursery))
         install_ledger(nursery)
         self.writers = [self.writer() for _ in range(WRITERS)]
-        self.readers = [self.reader(number) for number in range(READERS)]
-        if self.is_postgres:
+        self.readers = [self.reader(number) for number in range(READERS[self.kind])]
+        if self.kind == "postgres":
             self.broken = nursery.start("feed:read_by_number", BROKEN)
 
     def writer(self) -> Process:
-        hold = HOLD["postgres" if self.is_postgres else "sqlite"]
-        return self.nursery.start("feed:write", seed=self.rng.randrange(2**32), hold=hold)
+        return self.nursery.start("feed:write", seed=self.rng.randrange(2**32), hold=HOLD[self.kind])
 
     def reader(self, number: int) -> Process:
         """Its successor has the same name: it goes on where this one stopped."""
-        page = PAGES[number % len(PAGES)]
-        return self.nursery.start("feed:read", f"reader-{number}", after=self.start, page=page)
+        pages = PAGES[self.kind]
+        settings = {"page": pages[number % len(pages)], "without": self.without}
+        return self.nursery.start("feed:read", f"reader-{number}", after=self.start, **settings)
+
+    def play(self, kills: int) -> None:
+        for _ in range(kills):
+            time.sleep(self.rng.uniform(0.02, 0.15))
+            self.kill_one()
+        wait_until(lambda: self.nursery.ledger.count("note"), lambda: "a rollback", every=0.1)
+        self.finish()
 
     def kill_one(self) -> None:
-        place = self.rng.randrange(WRITERS + READERS // 2)
+        place = self.rng.randrange(WRITERS + READERS[self.kind] // 2)
         if place < WRITERS:
             replace(self.writers, place, self.writer)
         else:
-            place = self.rng.randrange(READERS)
+            place = self.rng.randrange(READERS[self.kind])
             replace(self.readers, place, partial(self.reader, place))
 
     def finish(self) -> None:
@@ -117,9 +142,27 @@ class Scene:
         for process in self.writers:
             assert process.code is None, f"{process.who} ended by itself:\n{process.said()}"
             process.kill()
+        if self.without:
+            self.wait_for_silence()
+            return
+        if isinstance(database := self.nursery.database, DynamoDatabase):  # jobs are not in order among each other
+            wait_until(lambda: not database.hints(), lambda: f"the move of {database.hints()}", seconds=CATCH_UP)
         last = asyncio.run(put_last(self.nursery))
-        names = [process.who for process in self.readers] + ([BROKEN] if self.is_postgres else [])
-        wait_until(lambda: all(self.has_seen(name, last) for name in names), partial(self.behind, last), every=0.2)
+        names = [process.who for process in self.readers] + ([BROKEN] if self.kind == "postgres" else [])
+        seen = partial(self.has_seen, job_id=last)
+        wait_until(lambda: all(map(seen, names)), partial(self.behind, last), seconds=CATCH_UP, every=0.2)
+
+    def wait_for_silence(self) -> None:
+        """Until no reader sees anything new for a while. Without a guard, the last job of all may be lost too."""
+        sizes: list[int] = []
+
+        def are_silent() -> bool:
+            nonlocal sizes
+            paths = [self.nursery.folder / f"{process.who}.changes" for process in self.readers]
+            before, sizes = sizes, [path.stat().st_size for path in paths if path.exists()]
+            return before == sizes
+
+        wait_until(are_silent, lambda: f"silence after {sizes} bytes", seconds=CATCH_UP, every=1.5)
 
     def behind(self, last: str) -> str:
         late = [process for process in self.readers if not self.has_seen(process.who, last)]
@@ -138,24 +181,33 @@ class Scene:
         truth, ledger = self.truth(), self.nursery.ledger
         undone = {entry.job_id for entry in ledger.of("note")}
         number = sum(map(len, truth.values()))
-        print(f"{len(ledger.deaths)} kills, {number} changes of {len(truth)} jobs, {len(undone)} rolled back")
+        print(f"{ledger.count('kill')} kills, {number} changes of {len(truth)} jobs, {len(undone)} rolled back")
         assert truth.keys() >= ledger.acknowledged
         assert len(undone - truth.keys()) == len(undone) > 0
+        problems = self.problems()
+        assert not problems, "\n".join(problems[:20])
+
+    def problems(self) -> list[str]:
+        """Return what the readers saw twice, and the jobs whose changes they did not see as they were."""
+        truth = self.truth()
+        found: list[str] = []
         for process in self.readers:
             ids, seen = self.seen(process.who)
-            assert len(set(ids)) == len(ids), f"{process.who} saw changes twice"
+            found += [f"{process.who} saw {change} twice" for change, times in Counter(ids).items() if times > 1]
             wrong = [job for job in truth | seen if truth.get(job) != seen.get(job)]
-            problems = [f"{job}: {truth.get(job)} != {seen.get(job)}" for job in wrong]
-            assert not problems, "\n".join([process.who, *problems[:20]])
-        if self.is_postgres:
-            _, seen = self.seen(BROKEN)
-            lost = number - sum(map(len, seen.values()))
-            print(f"a reader that remembers only the highest number lost {lost} of {number} changes")
-            assert lost > 0
+            found += [f"{process.who}: {job}: {truth.get(job)} != {seen.get(job)}" for job in wrong]
+        return found
+
+    def check_that_the_broken_reader_lost_changes(self) -> None:
+        number = sum(map(len, self.truth().values()))
+        _, seen = self.seen(BROKEN)
+        lost = number - sum(map(len, seen.values()))
+        print(f"a reader that remembers only the highest number lost {lost} of {number} changes")
+        assert lost > 0
 
     def truth(self) -> Seen:
         found: Seen = defaultdict(list)
-        for job_id, was, became in self.nursery.ask("SELECT job_id, was, became FROM truth ORDER BY n"):
+        for job_id, was, became in noted(self.nursery):
             name = NAMES.get((was, became)) or ("retried" if job_id in found else "created")
             found[job_id].append(name)
         return dict(found)
@@ -191,8 +243,18 @@ async def put_last(nursery: Nursery) -> str:
 
 
 def install_ledger(nursery: Nursery) -> None:
-    if isinstance(nursery.database, PostgresDatabase):
-        nursery.database.plant(POSTGRES_LEDGER)
-        return
-    with closing(sqlite3.connect(nursery.sqlite.path)) as connection:
-        connection.executescript(SQLITE_LEDGER)
+    match nursery.database:
+        case PostgresDatabase() as database:
+            database.plant(POSTGRES_LEDGER)
+        case DynamoDatabase() as database:
+            database.keep_a_stream()
+        case _:
+            with closing(sqlite3.connect(nursery.sqlite.path)) as connection:
+                connection.executescript(SQLITE_LEDGER)
+
+
+def noted(nursery: Nursery) -> Iterable[tuple[str, int, int]]:
+    """Return what the ledger says: each job whose status changed, and the old and new status."""
+    if isinstance(nursery.database, DynamoDatabase):
+        return nursery.database.status_changes()
+    return [(job_id, was, became) for job_id, was, became in nursery.ask(TRUTH)]

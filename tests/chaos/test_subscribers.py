@@ -16,7 +16,7 @@ import pytest
 from mainspring.ids import new_id
 from mainspring.job import NewJob
 from mainspring.stores.connect import connect
-from tests.chaos.conftest import Chaos, each_store
+from tests.chaos.conftest import ALL_STORES, LONG, Chaos, dynamodb_if_long, each_store_and_dynamodb
 from tests.chaos.processes import Nursery, Process
 from tests.chaos.programs.subscribers import MOMENTS
 from tests.chaos.waiting import wait_until
@@ -24,11 +24,15 @@ from tests.chaos.waiting import wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
 LEASE = 3.0  # seconds; a live process on a busy machine must not look dead
-OWNER = "SELECT data FROM documents WHERE collection = 'subscribers'"
+DEATHS = [
+    (store, moment)
+    for store in ALL_STORES
+    for moment in MOMENTS
+    if LONG or store != "dynamodb" or moment == "after the action"
+]
 
 
-@each_store
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(("nursery", "moment"), DEATHS, indirect=["nursery"])
 def test_a_change_is_handled_again_only_if_its_process_died_after_the_action(nursery: Nursery, moment: str) -> None:
     victim = serving(nursery, die=moment, number=3)
     jobs = enqueue(nursery, 5)
@@ -45,7 +49,7 @@ def test_a_change_is_handled_again_only_if_its_process_died_after_the_action(nur
     )  # in order, and the repeated one at once
 
 
-@each_store
+@dynamodb_if_long
 def test_several_processes_handle_each_change_once_and_the_next_takes_over(nursery: Nursery, chaos: Chaos) -> None:
     """Processes are killed at random; a change that was handled twice was the last one of a process that was killed."""
     rng = chaos.rng()
@@ -67,7 +71,7 @@ def test_several_processes_handle_each_change_once_and_the_next_takes_over(nurse
     assert first == jobs
 
 
-@each_store
+@dynamodb_if_long
 def test_an_owner_that_was_stopped_for_longer_than_the_lease_cannot_move_the_place(nursery: Nursery) -> None:
     stopped = serving(nursery)
     handled(nursery, enqueue(nursery, 2))
@@ -82,7 +86,7 @@ def test_an_owner_that_was_stopped_for_longer_than_the_lease_cannot_move_the_pla
     assert {who for _, _, who in done} == {heir.who}
 
 
-@each_store
+@each_store_and_dynamodb
 def test_a_worker_that_stops_hands_over_the_place_before_the_lease_ends(nursery: Nursery) -> None:
     first = serving(nursery, lease=60.0)
     handled(nursery, enqueue(nursery, 2))
@@ -102,7 +106,7 @@ def serving(nursery: Nursery, *, wait: bool = True, lease: float = LEASE, **sett
     process = nursery.start("subscribers:serve", lease=lease, **settings)
     if wait:
         process.wait_for("worker_started")
-        wait_until(lambda: nursery.ask(OWNER), process.said)
+        wait_until(lambda: nursery.database.documents("subscribers"), process.said)
     return process
 
 
@@ -137,8 +141,8 @@ def handled(nursery: Nursery, jobs: list[str]) -> list[tuple[str, str, str]]:
 
 
 def owner_text(nursery: Nursery) -> bytes:
-    ((data,),) = nursery.ask(OWNER)
-    return str(data).encode()
+    (data,) = nursery.database.documents("subscribers")
+    return data.encode()
 
 
 def owner_of(nursery: Nursery, crew: list[Process]) -> Process:

@@ -7,6 +7,7 @@ import inspect
 import os
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,15 @@ from mainspring.errors import ClaimLost, Failure, StoreError
 from mainspring.ids import new_id
 from mainspring.job import Claim, Move, NewJob, Outcome, Status
 from mainspring.stores.connect import connect
-from mainspring.stores.documents import By
+from mainspring.stores.documents import ABSENT, Bundle, By, Key, Write
 from mainspring.stores.protocol import Action, Filter, Store, Want, WorkerInfo
 from tests.chaos.ledger import Pen
 from tests.chaos.programs.own import own_transaction, write_effect
+from tests.chaos.programs.unreliable import make_unreliable, remove_guard
 
 ENDS = (Move.DONE, Move.DONE, Move.RETRY, Move.SNOOZE, Move.RELEASE, Move.SUSPEND, Move.DEAD, Move.CANCEL)
 TARGETS = (None, ("order", "7"))
+MOVE_HOLD = 0.1  # seconds for which a reader of DynamoDB is held up after it has read what it moves, at most
 
 
 class Undone(Exception):
@@ -32,7 +35,12 @@ class Undone(Exception):
 
 def write(folder: str, who: str, seed: int, hold: float) -> None:
     """Change jobs at random, for ever. `hold` is how long in seconds a transaction stays open at most."""
-    asyncio.run(Writer(Path(folder), who, random.Random(seed), hold).run())
+    writer = DynamoWriter if is_dynamodb() else Writer
+    asyncio.run(writer(Path(folder), who, random.Random(seed), hold).run())
+
+
+def is_dynamodb() -> bool:
+    return os.environ["CHAOS_DATABASE"].startswith("dynamodb:")
 
 
 class Writer:
@@ -128,11 +136,50 @@ class Writer:
         await self.store.wake({"bell": 3})
 
 
-def read(folder: str, who: str, after: str, page: int) -> None:
+class DynamoWriter(Writer):
+    """DynamoDB has no callers' transactions: transactions that the service refuses as a whole stand for rollbacks.
+
+    Transactions that are held up on their way to the service stand for open ones.
+    """
+
+    def __init__(self, folder: Path, who: str, rng: random.Random, hold: float) -> None:
+        super().__init__(folder, who, rng, hold)
+        make_unreliable(rng, hold)
+
+    async def enqueue_in_own(self) -> None:
+        """Together with a document, which every third time has another version than expected."""
+        jobs, undone = self.jobs(), self.rng.random() < 0.35
+        if undone:
+            self.note("note", jobs)
+        order = Write(Key("orders", "", new_id()), "{}", expected="another" if undone else ABSENT)
+        (written,) = await self.store.write([Bundle((order,), tuple(jobs))])
+        assert (written is None) == undone
+        if not undone:
+            self.note("ack", jobs)
+
+    async def run_in_own(self) -> None:
+        """End a job with follow-ups, in one transaction. A claim that was lost meanwhile refuses all of it."""
+        for held in await self.claimed(1):
+            jobs, undone = self.jobs(), self.rng.random() < 0.3
+            done = replace(self.outcome(held, Move.DONE), follow_ups=tuple(jobs))
+            if undone:
+                self.note("note", jobs)
+                await self.store.ack([self.outcome(held, Move.RELEASE)])
+            (status,) = await self.store.ack([done])
+            assert (status is None) == undone
+            if not undone:
+                self.note("ack", jobs)
+
+
+def read(folder: str, who: str, after: str, page: int, without: str = "") -> None:
     """Follow the feed, for ever, in pages of this many entries. Each change is written down with its cursor.
 
-    A reader that was killed resumes after the last line that is complete.
+    A reader that was killed resumes after the last line that is complete. `without` is a guard of the feed of DynamoDB,
+    which is removed.
     """
+    if is_dynamodb():
+        make_unreliable(random.Random(f"{who} {os.getpid()}"), MOVE_HOLD, **({"late": 1.0} if without else {}))
+        remove_guard(without)
     asyncio.run(_read(Path(folder) / f"{who}.changes", after, page))
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
+import mainspring.stores.dynamodb
 import mainspring.stores.postgres
 import mainspring.worker  # noqa: F401 - what the programs need
 from mainspring.cli import logs
