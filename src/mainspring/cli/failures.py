@@ -25,7 +25,7 @@ from mainspring.cli.parser import (
 )
 from mainspring.cli.table import Column, Styled
 from mainspring.cli.terminal import Terminal
-from mainspring.features.failures.group import FailureGroup, GroupState
+from mainspring.features.failures.group import MOST_DEAD, FailureGroup, GroupState
 from mainspring.humanize import show_both
 
 COLUMNS = [
@@ -146,7 +146,7 @@ def row_of(group: FailureGroup, now: datetime) -> list[str | Styled]:
         group.task,
         group.error_type,
         f"{group.count:,}",
-        f"{group.dead:,}",
+        f"{group.dead:,}{'+' if group.dead >= MOST_DEAD else ''}",
         show_both(group.last_seen, now),
         group.message.partition("\n")[0],
     ]

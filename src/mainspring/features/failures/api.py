@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 from mainspring.clock import Length, Millis, check_moment, duration, to_datetime, to_millis
 from mainspring.errors import ConfigurationError
 from mainspring.features.failures import rules
-from mainspring.features.failures.group import FailureGroup, GroupPage, GroupState
+from mainspring.features.failures.group import MOST_DEAD, FailureGroup, GroupPage, GroupState
 from mainspring.features.failures.rules import GroupData
 from mainspring.features.failures.storage import Groups
 from mainspring.job import Status
@@ -127,7 +127,7 @@ class Failures:
         return group.shown(self._services.store.clock.now(), dead=dead, traceback=trace)
 
     async def _count_dead(self, fingerprint: str) -> int:
-        return await self._services.store.count(dead_letters(fingerprint))
+        return (await self._services.store.count_up_to(dead_letters(fingerprint), MOST_DEAD)).value
 
     async def _traceback(self, group: GroupData) -> str:
         """Return the traceback of the sample's last failure in this group; empty if retention has removed the job."""

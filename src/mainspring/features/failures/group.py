@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+MOST_DEAD = 1000  # dead letters of a group that are counted; to count all of them could take long
+
 
 class GroupState(StrEnum):
     OPEN = "open"
@@ -36,7 +38,7 @@ class FailureGroup:
     reopened: int = 0  # times it failed again after it was resolved
     reopened_at: datetime | None = None
     reopened_version: str = ""  # of the code that failed again
-    dead: int = 0  # its dead letters
+    dead: int = 0  # its dead letters; MOST_DEAD: that many or more
     traceback: str = ""  # of the sample; only `app.failures.get` reads it
 
     @property
