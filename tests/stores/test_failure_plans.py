@@ -87,7 +87,7 @@ async def test_postgresql_uses_the_index() -> None:
                     asked = statement.format(table=f"{store.schema}.archive", conditions=conditions)
                     plan = "\n".join(row[0] for row in server.execute(f"EXPLAIN {asked}".encode()))
                     assert "fingerprint" in plan
-                    assert "Seq Scan" not in plan, plan
+                    assert not re.search("Seq Scan on archive_(short|forever)", plan), plan
                     assert "_pkey" not in plan, plan
     finally:
         await store.close()

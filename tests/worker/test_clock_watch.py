@@ -159,7 +159,7 @@ async def test_a_clock_an_hour_ahead_for_ten_seconds_changes_nothing(shop: Shop)
 async def test_a_lasting_jump_is_accepted_within_a_minute(shop: Shop) -> None:
     async with working(shop.app):
         await shop.app.tasks["plain"].using(delay=HOUR / 2).enqueue(name="later")
-        await shop.app.schedules.list()
+        await eventually(shop.app.schedules.list)
         shop.machine.shift(HOUR)
         await eventually(lambda: shop.held == [HOUR])
         await shop.pass_by(SETTLE_SECONDS - 5)
@@ -189,6 +189,7 @@ async def test_jobs_run_on_after_a_clock_that_was_ahead_goes_back(shop: Shop, ca
     """Jobs wait for limits, a retry waits, and schedules have fired, all by a clock that was an hour ahead."""
     app, machine = shop.app, shop.machine
     async with working(app, concurrency=10):
+        await eventually(app.schedules.list)  # by the right clock
         machine.shift(HOUR)
         await eventually(lambda: shop.held == [HOUR])
         await shop.pass_by(SETTLE_SECONDS, lambda: len(shop.settled) == 1 and len(shop.fired) == 1)

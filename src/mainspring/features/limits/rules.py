@@ -155,8 +155,11 @@ def line_up(key: Key, states: Mapping[Key, State], decision: LimitDecision, now:
     if isinstance(state, Turns):
         state.note(now)
         return
+    if isinstance(state, Bucket):
+        state.note()
+        return
     state.waiting = True
-    if isinstance(state, Slots) and state.room:  # a slot became free before this process noted that jobs wait
+    if state.room:  # a slot became free before this process noted that jobs wait
         decision.wakeups[key] += state.room
 
 

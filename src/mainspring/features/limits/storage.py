@@ -99,6 +99,7 @@ class Bucket:
     waiting: bool = False  # jobs may be suspended until they are woken
     woken: int = 0  # jobs that were woken and may take a token; while jobs wait, no others may start
     woken_at: Millis = 0
+    noted: int = 0  # how often a process has noted that jobs wait
 
     @classmethod
     def full(cls, drip: float, burst: int, now: Millis) -> Bucket:
@@ -156,6 +157,11 @@ class Bucket:
         drawn = 0 if self.waiting else min(int(self.tokens), most)
         self.tokens -= drawn
         return drawn
+
+    def note(self) -> None:
+        """Note that jobs wait. It is written each time: a process that found none just before must not write so."""
+        self.waiting = True
+        self.noted += 1
 
     def put_back(self, number: int) -> None:
         self.tokens = min(self.capacity, self.tokens + number)
