@@ -96,6 +96,7 @@ def _least_share(pattern: str, of: str) -> Callable[[Results], float | None]:
 
 
 LIMITS = [
+    Goal("drain with a reader of every change, of none", _figure("followed", "share"), least=90, unit=" %"),
     Goal("drain with a rate that is not reached, of none", _figure("limits-rate", "share"), least=90, unit=" %"),
     Goal("drain beside 100 k blocked, of none", _figure("limits-blocked", "share"), least=90, unit=" %"),
     Goal("a single job beside another's 100 k, 10 keys", _figure("fair-10", "worst"), below=2, unit=" service times"),

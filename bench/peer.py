@@ -107,6 +107,10 @@ class Peer(ABC):
         """From now on fill in jobs whose handler is called once for so many, and start workers that do so."""
         self.cannot("handler of chunks here")
 
+    def reader(self) -> list[str]:
+        """The command of a process that reads the change feed, to which the number of changes is added."""
+        self.cannot("change feed")
+
     def limited(self, task: str, keys: int = 1) -> None:
         """From now on fill in jobs of that task of limited.py, of so many keys, and start workers for them.
 

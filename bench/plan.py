@@ -152,15 +152,16 @@ POSTGRES: list[Case] = [
 ]
 
 
-# -- limits: only ours, on both ---------------------------------------------------------------------
+# -- the change feed and limits: only ours, on both --------------------------------------------------
 
 
-def _limits(jobs: int, rounds: int) -> list[Case]:
-    """What they cost while they are not reached, and what fairness gives, with few keys and with many."""
+def _ours(jobs: int, rounds: int) -> list[Case]:
+    """What a reader of the change feed costs, limits that are not reached, and what fairness gives."""
     ours: dict[str, Any] = {"peers": ("mainspring",), "rounds": rounds}
     few, wait = {"jobs": jobs // QUICK}, {"timeout": TIMEOUT}
     blocked, backlog = {"blocked": 100_000}, {"backlog": 100_000, "probes": 10}
     return [
+        Case("followed", "drain_followed", {"jobs": jobs, **wait}, few, **ours),
         Case("limits-rate", "drain_rated", {"jobs": jobs, **wait}, few, **ours),
         Case(
             "limits-blocked",
@@ -181,8 +182,8 @@ def _limits(jobs: int, rounds: int) -> list[Case]:
 
 
 KEYS = {"10": 10, "10k": 10_000}
-SQLITE += _limits(40_000, 3)
-POSTGRES += _limits(40_000, 3)
+SQLITE += _ours(40_000, 3)
+POSTGRES += _ours(40_000, 3)
 
 
 # -- occasions: only ours, on SQLite, beside raw statements ---------------------------------------------

@@ -49,6 +49,7 @@ LINES = [
     Line("idle server, % of a core", "idle", "server", more_is_better=False),
     Line("idle worker beside 1 M waiting, % of a core", "idle-stocked", "percent", more_is_better=False),
     Line("idle server beside 1 M waiting, % of a core", "idle-stocked", "server", more_is_better=False),
+    Line("drain with a reader of every change, % of none", "followed", "share", compared=False),
     Line("drain with a rate that is not reached, % of none", "limits-rate", "share", compared=False),
     Line("drain beside 100 k blocked, % of none", "limits-blocked", "share", compared=False),
     Line("fair: another's single job beside 100 k, 10 keys, service times", "fair-10", "worst", compared=False),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from bench.measurements.claim import claim
 from bench.measurements.drain import drain, drain_backlog, drain_in_chunks
 from bench.measurements.enqueue import enqueue, enqueue_concurrently, enqueue_heard, enqueue_in_bulk
+from bench.measurements.feed import drain_followed
 from bench.measurements.idle import idle
 from bench.measurements.latency import latency, lateness
 from bench.measurements.limits import drain_beside_blocked, drain_fairly, drain_rated, fairness
@@ -26,6 +27,7 @@ MEASUREMENTS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
         drain,
         drain_backlog,
         drain_in_chunks,
+        drain_followed,
         latency,
         lateness,
         idle,

@@ -130,6 +130,9 @@ class Ours(Peer):
     def in_chunks(self, size: int) -> None:
         self.settings = {**self.settings, "chunk": size}
 
+    def reader(self) -> list[str]:
+        return [sys.executable, "-m", "bench.follow", database()]
+
     def limited(self, task: str, keys: int = 1) -> None:
         self.task, self.keys = task, keys
 

@@ -108,6 +108,9 @@ class Ours(Peer):
         stats = await app.stats()
         return not any(stats.due.values()) and not any(counts[Status.RUNNING] for counts in stats.queues)
 
+    def reader(self) -> list[str]:
+        return [sys.executable, "-m", "bench.follow", f"sqlite:///{DATABASE}"]
+
     def limited(self, task: str, keys: int = 1) -> None:
         self.task, self.keys = task, keys
 

@@ -1,0 +1,26 @@
+"""A reader of the change feed, as a program of its own: `python -m bench.follow URL NUMBER`.
+
+It says "reading" when it has begun, and ends when it has read so many changes of jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from mainspring import Mainspring
+
+
+async def follow(url: str, number: int) -> None:
+    app = Mainspring(url)
+    start = (await app.store.changes()).cursor
+    print("reading", flush=True)
+    async for change in app.changes(after=str(start)):
+        number -= change.job_id is not None
+        if not number:
+            break
+    await app.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(follow(sys.argv[1], int(sys.argv[2])))
