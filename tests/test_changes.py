@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -78,7 +77,7 @@ async def test_the_cursor_moves_on_although_nothing_matches(app: Mainspring) -> 
 
 async def test_a_lost_place_is_an_error_that_has_a_new_one(app: Mainspring) -> None:
     start = await app.changes().begin()
-    foreign = str(replace(Cursor.parse(start), life="another"))
+    foreign = str(Cursor.parse(start)._replace(life="another"))
     stream = app.changes(after=foreign, where=CREATED)
     with pytest.raises(ChangesLost) as lost:
         await anext(aiter(stream))

@@ -255,7 +255,7 @@ async def test_a_subscriber_that_is_too_late_goes_on_from_now_and_it_is_told(app
     async with app.worker(queues=["none"]):
         state = await owned(app)
     (document,) = await app.store.documents([Key(COLLECTION, "", "mailer")])
-    foreign = str(replace(Cursor.parse(state.cursor), life="another"))
+    foreign = str(Cursor.parse(state.cursor)._replace(life="another"))
     await replace_cursor(app, document.data, state.cursor, foreign)
     await put(app.store)
     async with app.worker(queues=["none"]):

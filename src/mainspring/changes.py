@@ -29,11 +29,14 @@ class ChangeStream:
     """
 
     def __init__(self, services: Services, after: str | None, where: ChangeFilter) -> None:
-        if after is not None:
-            Cursor.parse(after)  # raises if it is not a cursor
         self._services = services
         self._where = where
-        self.cursor = after  # None until the stream has begun, if it begins now
+        self._place: Cursor | Change | None = None if after is None else Cursor.parse(after)
+
+    @property
+    def cursor(self) -> str | None:
+        """Return where to resume; None until the stream has begun, if it begins now."""
+        return self._place.cursor if isinstance(self._place, Change) else self._place and str(self._place)
 
     def __aiter__(self) -> AsyncIterator[Change]:
         return self._follow()
@@ -49,24 +52,26 @@ class ChangeStream:
 
     async def begin(self) -> str:
         """Return the cursor, after which every change will be seen. Call it to fix the place before you act."""
-        if self.cursor is None:
-            self.cursor = str((await self._services.store.changes()).cursor)
-        return self.cursor
+        return str(await self._begin())
+
+    async def _begin(self) -> Cursor:
+        if self._place is None:
+            self._place = (await self._services.store.changes()).cursor
+        return self._place.place if isinstance(self._place, Change) else self._place
 
     async def _follow(self) -> AsyncGenerator[Change]:
         news = asyncio.Event()
-        await self.begin()
+        await self._begin()
         async with self._services.store.watching(news.set):
             while True:
                 news.clear()
                 page = await self._read()
                 if page is None:
                     continue
-                before = Cursor.parse(await self.begin())
-                for change in page.changes(self._where, before):
-                    self.cursor = change.cursor
+                for change in page.changes(self._where, await self._begin()):
+                    self._place = change
                     yield change
-                self.cursor = str(page.cursor)
+                self._place = page.cursor
                 await self._wait(page, news)
 
     async def _read(self) -> ChangePage | None:
@@ -78,8 +83,8 @@ class ChangeStream:
             await asyncio.sleep(RETRY_PAUSE)
             return None
         if page.reset:
-            lost, self.cursor = self.cursor, str(page.cursor)
-            raise ChangesLost(lost or "", self.cursor)
+            lost, self._place = self.cursor, page.cursor
+            raise ChangesLost(lost or "", str(page.cursor))
         return page
 
     async def _wait(self, page: ChangePage, news: asyncio.Event) -> None:

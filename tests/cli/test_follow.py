@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from mainspring import Change, ChangeKind, Mainspring
+from mainspring import ChangeKind, Mainspring
 from mainspring.cli import main
 from mainspring.cli.exits import Exit
 from mainspring.job import NewJob
+from mainspring.stores.feed import FIELDS
 from tests.conformance.scenario import new_job
 
 Capture = pytest.CaptureFixture[str]
@@ -64,7 +65,7 @@ def test_each_line_of_json_has_its_cursor(url: str, capsys: Capture) -> None:
         assert main(["follow", "--store", url, "--after", after, "-n", "1", "--json"]) == 0
         (line,) = capsys.readouterr().out.splitlines()
         change = json.loads(line)
-        assert change.keys() == set(Change.__slots__)
+        assert change.keys() == set(FIELDS)
         after = change["cursor"]
         seen.append(change["job_id"])
     assert sorted(seen) == sorted(job.id for job in JOBS)

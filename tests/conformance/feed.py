@@ -99,9 +99,10 @@ class RecordedTests(FeedScenario):
     async def test_a_new_job_is_recorded(self, store: Store, clock: ManualClock, reader: Reader) -> None:
         job_id = await put(store, target=TARGET, queue="mail", task="send")
         (change,) = await reader.read()
-        assert change == Change(
-            change.id, to_datetime(clock.now()), ChangeKind.CREATED, job_id, "send", "mail", TARGET, {}, change.cursor
-        )
+        assert change.to_dict() == {
+            "id": change.id, "at": to_datetime(clock.now()), "kind": ChangeKind.CREATED, "job_id": job_id,
+            "task": "send", "queue": "mail", "target": TARGET, "data": {}, "cursor": change.cursor,
+        }  # fmt: skip
         assert await reader.read() == []
 
     @pytest.mark.parametrize("number", [2, 60, 2500])
@@ -543,7 +544,7 @@ class CursorTests(FeedScenario):
     async def test_a_cursor_of_another_feed_is_reset(self, store: Store) -> None:
         await put(store)
         cursor = (await store.changes()).cursor
-        page = await store.changes(str(replace(cursor, life="another")))
+        page = await store.changes(str(cursor._replace(life="another")))
         assert (page.entries, page.reset) == ([], True)
         job_id = await put(store)
         assert shape(await Reader(store, str(page.cursor)).read()) == [("created", job_id)]

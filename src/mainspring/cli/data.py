@@ -11,6 +11,7 @@ from typing import Any
 from mainspring.features.dependencies import options as dependencies
 from mainspring.features.expiry import options as expiry
 from mainspring.job import Counts, Job, Priority, Status
+from mainspring.stores.feed import Change
 from mainspring.stores.protocol import Stats
 
 
@@ -29,6 +30,8 @@ def plain(value: Any) -> Any:  # noqa: PLR0911 - a table
             return plain_job(value)
         case Stats():
             return plain_stats(value)
+        case Change():
+            return plain(value.to_dict())
         case Mapping():
             return {str(key): plain(item) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():

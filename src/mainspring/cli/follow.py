@@ -88,16 +88,12 @@ def make_filter(args: Namespace, app: Mainspring) -> ChangeFilter:
 
 def say(terminal: Terminal, change: Change) -> None:
     if terminal.json:
-        terminal.emit(plain(change), indent=None)
+        terminal.emit(change, indent=None)
         return
     kind = terminal.paint(f"{change.kind:{KIND_WIDTH}}", STYLES.get(change.kind, ""))
     about = " ".join(printable(word) for word in words_of(change))
     terminal.say(f"{show_moment(change.at)}  {kind}  {about}".rstrip())
     terminal.out.flush()
-
-
-def plain(change: Change) -> dict[str, Any]:
-    return {name: getattr(change, name) for name in Change.__slots__}
 
 
 def words_of(change: Change) -> Iterator[str]:

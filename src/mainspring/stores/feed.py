@@ -68,19 +68,91 @@ Data = Mapping[str, Any]
 """JSON data about a change. Its fields depend on the kind."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One thing that happened to one job, halt, worker or document."""
+class Source(NamedTuple):
+    """What the changes of one entry have in common besides the entry."""
 
-    id: str  # the same for every reader, and whenever it is read: use it as an idempotency key
-    at: datetime  # by the store's clock
-    kind: ChangeKind
-    job_id: str | None  # None: the change is not about a job; then task and target are None too
-    task: str | None
-    queue: str | None
-    target: tuple[str, str] | None
-    data: Data
-    cursor: str  # resume after this change
+    life: str
+    mark: str
+    at: datetime
+
+
+class Change:
+    """One thing that happened to one job, halt, worker or document. Treat it as immutable.
+
+    It takes its fields from the entry when they are asked for: a reader of the whole feed makes very many changes.
+    """
+
+    __slots__ = ("_entry", "_index", "_job", "_source")
+
+    def __init__(self, entry: Entry, index: int, job: str | JobRef | None, source: Source) -> None:
+        self._entry = entry
+        self._index = index
+        self._job = job
+        self._source = source
+
+    @property
+    def id(self) -> str:
+        """The same for every reader, and whenever it is read: use it as an idempotency key."""
+        return f"{self._source.life}-{self._entry.number}-{self._index}"
+
+    @property
+    def at(self) -> datetime:
+        """When it happened, by the store's clock."""
+        return self._source.at
+
+    @property
+    def kind(self) -> ChangeKind:
+        return self._entry.kind
+
+    @property
+    def job_id(self) -> str | None:
+        """The job; None: the change is not about a job, and then task and target are None too."""
+        return self._job if self._job is None or isinstance(self._job, str) else self._job.id
+
+    @property
+    def task(self) -> str | None:
+        return self._entry.task
+
+    @property
+    def queue(self) -> str | None:
+        return self._entry.queue
+
+    @property
+    def target(self) -> tuple[str, str] | None:
+        return self._job.target if isinstance(self._job, JobRef) else None
+
+    @property
+    def data(self) -> Data:
+        """What else is known. Its fields depend on the kind."""
+        common = self._entry.data or {}
+        return {**common, **self._job.data} if isinstance(self._job, JobRef) and self._job.data else common
+
+    @property
+    def cursor(self) -> str:
+        """The text with which to resume after this change."""
+        return str(self.place)
+
+    @property
+    def place(self) -> Cursor:
+        is_last = self._index >= len(self._entry.jobs) - 1
+        jobs = None if is_last else self._index + 1
+        return Cursor(self._source.life, self._entry.number, jobs, self._source.mark)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in FIELDS}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Change) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"Change({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
+
+
+FIELDS = ("id", "at", "kind", "job_id", "task", "queue", "target", "data", "cursor")
+"""The fields of a change, as `mainspring follow --json` prints them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +191,11 @@ class ChangeFilter:
             and (not self.tasks or entry.task in self.tasks)
         )
 
-    def wants_job(self, job: JobRef | None) -> bool:
+    def wants_job(self, named: str | JobRef | None) -> bool:
         """Return whether the change of this job of a wanted entry matches."""
-        if job is None:
+        if named is None:
             return not self.jobs and self.target_type is None and self.target_id is None
+        job = JobRef(named) if isinstance(named, str) else named
         return (
             (not self.jobs or job.id in self.jobs)
             and (self.target_type is None or job.target_type == self.target_type)
@@ -140,6 +213,10 @@ class JobRef(NamedTuple):
     target_type: str | None = None
     target_id: str | None = None
     data: Data | None = None  # besides the data of the entry
+
+    @property
+    def target(self) -> tuple[str, str] | None:
+        return None if self.target_type is None else (self.target_type, self.target_id or "")
 
     def to_list(self) -> list[Any]:
         """Return the reference for JSON, without what is not set at its end."""
@@ -178,8 +255,7 @@ def entry_of(kind: str, queue: str | None, task: str | None, jobs: str | None, d
     return Entry(ChangeKind(kind), queue, task, refs, json.loads(data) if data else None)
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
+class Cursor(NamedTuple):
     """A place in the feed: after the first `jobs` jobs of the entry with this number, or after all of that entry."""
 
     life: str  # identifies the feed; a restored or copied store has another one
@@ -188,8 +264,7 @@ class Cursor:
     mark: str = ""  # what else the store needs to resume here
 
     def __str__(self) -> str:
-        values = [self.life, self.number, self.jobs, self.mark]
-        return base64.urlsafe_b64encode(json.dumps(values, separators=(",", ":")).encode()).decode().rstrip("=")
+        return base64.urlsafe_b64encode(json.dumps(self, separators=(",", ":")).encode()).decode().rstrip("=")
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
@@ -219,29 +294,7 @@ class ChangePage:
                 yield from self._of(entry, where, done)
 
     def _of(self, entry: Entry, where: ChangeFilter, done: int) -> Iterator[Change]:
-        last = len(entry.jobs) - 1
-        for index, named in enumerate(entry.jobs or (None,)):
-            job = JobRef(named) if isinstance(named, str) else named
-            if index >= done and where.wants_job(job):
-                at = Cursor(self.cursor.life, entry.number, None if index >= last else index + 1, self._mark(entry))
-                yield to_change(entry, job, index, at)
-
-    def _mark(self, entry: Entry) -> str:
-        return self.marks.get(entry.number, self.cursor.mark)
-
-
-def to_change(entry: Entry, job: JobRef | None, index: int, cursor: Cursor) -> Change:
-    data = entry.data or {}
-    if job is not None and job.data:
-        data = {**data, **job.data}
-    return Change(
-        id=f"{cursor.life}-{entry.number}-{index}",
-        at=to_datetime(entry.at),
-        kind=entry.kind,
-        job_id=None if job is None else job.id,
-        task=entry.task,
-        queue=entry.queue,
-        target=None if job is None or job.target_type is None else (job.target_type, job.target_id or ""),
-        data=data,
-        cursor=str(cursor),
-    )
+        source = Source(self.cursor.life, self.marks.get(entry.number, self.cursor.mark), to_datetime(entry.at))
+        for index, job in enumerate(entry.jobs or (None,)):
+            if index >= done and (where is EVERY_CHANGE or where.wants_job(job)):
+                yield Change(entry, index, job, source)
