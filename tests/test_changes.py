@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -53,6 +54,30 @@ async def test_a_stream_resumes_after_a_cursor(app: Mainspring) -> None:
     first = [change async for change in up_to(app, start, 2)]
     rest = [change async for change in up_to(app, first[-1].cursor, 3)]
     assert [change.job_id for change in first + rest] == jobs
+
+
+async def test_a_loop_that_ends_early_closes_its_stream_before_the_application_closes() -> None:
+    class Slow(MemoryStore):
+        left = False
+
+        @asynccontextmanager
+        async def watching(self, notice: Callable[[], None]) -> AsyncIterator[None]:
+            try:
+                async with super().watching(notice):
+                    yield
+            finally:
+                await asyncio.sleep(0.01)
+                self.left = True
+
+    store = Slow()
+    app = Mainspring(store)
+    start = await app.changes().begin()
+    await put(store)
+    async for _ in app.changes(after=start):
+        break
+    assert not store.left
+    await app.close()
+    assert store.left
 
 
 async def up_to(app: Mainspring, after: str, number: int) -> AsyncIterator[Change]:

@@ -39,7 +39,7 @@ class ChangeStream:
         return self._place.cursor if isinstance(self._place, Change) else self._place and str(self._place)
 
     def __aiter__(self) -> AsyncIterator[Change]:
-        return self._follow()
+        return Following(self._follow(), self._services)
 
     def __iter__(self) -> Iterator[Change]:
         changes = Pull(self._follow())
@@ -96,6 +96,24 @@ class ChangeStream:
         with suppress(TimeoutError):
             async with asyncio.timeout(LONGEST_SLEEP):
                 await news.wait()
+
+
+class Following:
+    """The changes for one `async for`. A loop that ends early closes the stream, at the latest with the application."""
+
+    def __init__(self, changes: AsyncGenerator[Change], services: Services) -> None:
+        self._changes = changes
+        self._services = services
+
+    def __aiter__(self) -> Following:
+        return self
+
+    async def __anext__(self) -> Change:
+        return await anext(self._changes)
+
+    def __del__(self) -> None:
+        with suppress(RuntimeError):  # no event loop runs here; then Python closes the generator
+            self._services.end(self._changes.aclose)
 
 
 class Pull:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import socket
 from collections.abc import Callable, Coroutine, Mapping
@@ -56,6 +57,7 @@ class Services:
     remote_windows: dict[str, object] = field(default_factory=dict)  # delivery hours of tasks of other programs
     outside_halt: OutsideHalt | None = None  # another system that may halt this one
     before_waiting: Callable[[Job], None] | None = None  # set by the test kit; may refuse to wait for a job
+    endings: set[asyncio.Task[None]] = field(default_factory=set)  # what `close` waits for
     _opened: Store | None = None
 
     def now(self) -> datetime:
@@ -83,7 +85,16 @@ class Services:
             self.run(self.store.open())
             self._opened = self.store
 
+    def end(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Close something in the background, but before the application closes."""
+        task = asyncio.get_running_loop().create_task(close())
+        self.endings.add(task)
+        task.add_done_callback(self.endings.discard)
+
     async def close(self) -> None:
+        loop = asyncio.get_running_loop()
+        if endings := [task for task in self.endings if task.get_loop() is loop]:
+            await asyncio.wait(endings)
         await self.bus.flush()
         self._opened = None
         await self.store.close()
