@@ -1,6 +1,6 @@
 """A reader of the change feed, as a program of its own: `python -m bench.follow URL NUMBER`.
 
-It says "reading" when it has begun, and ends when it has read so many changes of jobs.
+It prints "reading" once it has begun, and ends after NUMBER changes of jobs.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class BulkChange:
         return PAGE_SIZE if self.pace is None else max(1, min(PAGE_SIZE, int(self.pace)))
 
     def pause_after(self, jobs: int) -> Millis:
-        """Return how long to wait after a step with so many jobs."""
+        """Return how long to wait after a step that changed this many jobs."""
         return 0 if self.pace is None else int(1000 * jobs / self.pace)
 
 

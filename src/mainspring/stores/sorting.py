@@ -43,6 +43,10 @@ class Order:
             return status not in FINISHED and status is not Status.RUNNING
         return status in FINISHED or self.sort in {Sort.CREATED, Sort.ATTEMPTS}
 
+    def takes_any(self, *, finished: bool) -> bool:
+        """Return whether jobs of a table are listed: that of finished jobs, or that of the others."""
+        return any(self.takes(status) for status in Status if (status in FINISHED) == finished)
+
     @property
     def direction(self) -> str:
         return "DESC" if self.descending else "ASC"

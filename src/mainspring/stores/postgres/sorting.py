@@ -33,7 +33,7 @@ from mainspring.stores.tables import CODES, RUNNING, STATUSES
 
 ONE_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"  # a job that moves between tables is seen once
 LASTED = f"({FINISHED}.finished_at - {FINISHED}.started_at)"
-# In another form than LASTED: SQLite would take it for the range to read, and not the bound of the page.
+# The condition of the index by duration
 SLOW = f"{FINISHED}.started_at > 0 AND {FINISHED}.started_at <= {FINISHED}.finished_at - {QUICK}"
 WAITS = f"jobs.status < {RUNNING} AND jobs.crashes = 0 AND NOT jobs.aside"
 SUSPECT = f"jobs.status < {RUNNING} AND jobs.crashes > 0"
@@ -55,7 +55,7 @@ async def find(transaction: Transaction, request: PageRequest) -> Page:
 
 async def search(transaction: Transaction, table: str, request: PageRequest) -> list[Found]:
     where, order = request.where, request.order
-    if Conditions(where, table).impossible or not any(map(order.takes, statuses_of(table))):
+    if Conditions(where, table).impossible or not order.takes_any(finished=table == FINISHED):
         return []
     if await is_selective(transaction, where, order, table):
         beyond = (lane := exact_lane(order, table)).beyond(order, request.start)
@@ -65,10 +65,6 @@ async def search(transaction: Transaction, table: str, request: PageRequest) -> 
     found = [await read_lane(transaction, lane, request) for lane in lanes]
     await transaction.rows(PLAN_FREELY, freely="on")
     return found
-
-
-def statuses_of(table: str) -> list[Status]:
-    return [status for status in STATUSES if (CODES[status] > RUNNING) == (table == FINISHED)]
 
 
 async def read_lane(transaction: Transaction, lane: Lane, request: PageRequest) -> Found:

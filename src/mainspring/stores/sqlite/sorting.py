@@ -42,7 +42,7 @@ def find(connection: sqlite3.Connection, request: PageRequest) -> Page:
     where, order = request.where, request.order
     for table in (LIVE, FINISHED):
         conditions = Conditions(where, table)
-        if conditions.impossible or not any(map(order.takes, statuses_of(table))):
+        if conditions.impossible or not order.takes_any(finished=table == FINISHED):
             continue
         if is_selective(connection, where, order, table):
             found.append(
@@ -58,10 +58,6 @@ def find(connection: sqlite3.Connection, request: PageRequest) -> Page:
 
 def source(lane: Lane) -> str:
     return f"{lane.table} {f'INDEXED BY {lane.index}' if lane.index else ''}"
-
-
-def statuses_of(table: str) -> list[Status]:
-    return [status for status in STATUSES if (CODES[status] > RUNNING) == (table == FINISHED)]
 
 
 def read_exactly(connection: sqlite3.Connection, lane: Lane, conditions: Conditions, request: PageRequest) -> Found:

@@ -1,4 +1,4 @@
-"""The systems outside, by HTTP: who halts us, who is alerted, who is notified."""
+"""HTTP clients of the other systems: the one that halts this one, and those that get alerts and notices."""
 
 from __future__ import annotations
 
