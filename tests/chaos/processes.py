@@ -83,16 +83,19 @@ class Process:
     def stopped(self, *, between_writes: bool = False) -> Iterator[None]:
         """SIGSTOP, and SIGCONT in the end; into the ledger with it, as a worker that may lose its claims.
 
-        It is written down when the process has come to a stop: a handler may begin until then. A process that stops
-        `between_writes` holds no lock for which others would wait until it goes on.
+        It is written down when the process has come to a stop: a handler may begin until then.
         """
+        self.stop(between_writes=between_writes)
+        self.nursery.pen.write("stop", who=self.who)
+        yield
+        self.send(signal.SIGCONT)
+
+    def stop(self, *, between_writes: bool = False) -> None:
+        """SIGSTOP. `between_writes`: in a moment when it holds no lock for which others would wait until it goes on."""
         self._stop()
         while between_writes and not self.nursery.database.is_free():
             self.send(signal.SIGCONT)
             self._stop()
-        self.nursery.pen.write("stop", who=self.who)
-        yield
-        self.send(signal.SIGCONT)
 
     def _stop(self) -> None:
         self.send(signal.SIGSTOP)

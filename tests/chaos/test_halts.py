@@ -125,7 +125,7 @@ def test_a_stopped_worker_is_named_and_starts_nothing_when_it_goes_on(scene: Sce
         await together.enqueue_many(range(30))
         await asyncio.to_thread(wait_until, lambda: running(scene.nursery) == 30)
         stopped = workers[holders(scene.nursery)[0]]
-        stopped.send(signal.SIGSTOP)
+        await asyncio.to_thread(stopped.stop, between_writes=True)
         result = await app.halt()
         stopped.send(signal.SIGCONT)
         await scene.watch(as_it_is(result), seconds=2 * CHUNK_WAIT)

@@ -95,7 +95,7 @@ def lose_claim(nursery: Nursery, way: Way, task: str) -> Scene:
     zombie = nursery.start("work:work", "zombie", settings=way.first, **WORKER)
     nursery.run("enqueue:some", task=task, timeout=way.timeout)
     wait_until(lambda: nursery.ask("SELECT 1 FROM jobs WHERE note = 'by 1'"), lambda: "the first run")
-    zombie.send(signal.SIGSTOP)
+    zombie.stop(between_writes=True)
     successor = nursery.start("work:work", "successor", settings=way.second, **WORKER)
     wait_until(lambda: nursery.ask("SELECT 1 FROM jobs WHERE note = 'by 2'"), lambda: "the takeover")
     ((job_id,),) = nursery.ask("SELECT id FROM jobs")
@@ -130,7 +130,7 @@ def test_a_zombie_cannot_commit_a_transaction(nursery: Nursery, way: Way) -> Non
 
 @ways("sqlite-lease", "sqlite-stall")
 def test_a_zombie_coroutine_is_stopped_when_its_worker_hears_of_it(nursery: Nursery, way: Way) -> None:
-    patient = replace(way, timeout=way.timeout and 2.0)  # the second run would be stopped at its timeout too
+    patient = replace(way, timeout=way.timeout and 4.0)  # the second run is stopped at its timeout too
     scene = lose_claim(nursery, patient, "held")
     scene.wait_ended(1)
     assert scene.run(1).fail
