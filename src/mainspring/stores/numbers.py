@@ -7,11 +7,12 @@ everything. So the common questions read few lines, however many tasks there are
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from mainspring.clock import Millis
@@ -150,15 +151,14 @@ Times = list[int]
 
 def times_of(lengths: Sequence[Millis]) -> Times:
     """Sum up waits or durations. A negative one counts as 0: the clocks of worker and store may differ."""
-    times = [0] * (BUCKETS + 1)
-    first, last = bucket_of(min(lengths)), bucket_of(max(lengths))
-    if first == last:  # usual, and much faster
-        times[1 + first] = len(lengths)
-    else:
-        for length in lengths:
-            times[1 + bisect_right(BOUNDS, length)] += 1
-    times[0] = sum(lengths) if min(lengths) >= 0 else sum(length for length in lengths if length > 0)
-    return times
+    ordered = sorted(lengths)
+    if ordered[0] < 0:
+        ordered = [max(0, length) for length in ordered]
+    first = bucket_of(ordered[0])
+    if first == bucket_of(ordered[-1]):
+        return times_of_bucket(first, len(ordered), sum(ordered))
+    ends = [bisect_left(ordered, bound) for bound in BOUNDS]
+    return [sum(ordered), *(end - start for start, end in pairwise([0, *ends, len(ordered)]))]
 
 
 def times_of_bucket(bucket: int, number: int, total: Millis) -> Times:

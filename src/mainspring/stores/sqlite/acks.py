@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -175,7 +176,7 @@ def complete(transaction: Transaction, request: AckRequest) -> bool:
     another job by now: so id and token must match too.
     """
     rows, now = request.completions, transaction.now
-    if rows is None:
+    if not rows:
         return False
     transaction.execute("SAVEPOINT completing")
     try:
@@ -194,22 +195,28 @@ def complete(transaction: Transaction, request: AckRequest) -> bool:
 
 def count_completed(transaction: Transaction, outcomes: Sequence[Outcome]) -> None:
     """Count jobs that were completed, and record them in the change feed."""
-    by_place: dict[feed.Place, list[str | JobRef]] = {}
-    lengths: dict[feed.Place, list[Millis]] = {}
-    now = transaction.now
-    for outcome in outcomes:
-        _, queue, task, target, claimed_at = outcome.ref
-        job = outcome.job_id if target is None else JobRef(outcome.job_id, *target)
-        place, length = (queue, task), now - (outcome.started_at or claimed_at)
-        if place in by_place:
-            by_place[place].append(job)
-            lengths[place].append(length)
-        else:
-            by_place[place], lengths[place] = [job], [length]
+    by_place, lengths = by_places(outcomes, transaction.now)
     for (queue, _), jobs in by_place.items():
         transaction.count(queue, RUNNING, -len(jobs))
         transaction.count(queue, COMPLETED, len(jobs))
     transaction.record(feed.entries(ChangeKind.COMPLETED, by_place, lengths=lengths))
+
+
+def by_places(
+    outcomes: Sequence[Outcome], now: Millis
+) -> tuple[dict[feed.Place, list[str | JobRef]], dict[feed.Place, list[Millis]]]:
+    """Return completed jobs, and how long they ran, by queue and task."""
+    _, queue, task, target, _ = outcomes[0].ref
+    if target is None and len({outcome.ref[1:4] for outcome in outcomes}) == 1:  # usual, and twice as fast
+        lengths = [now - (outcome.started_at or outcome.ref[4]) for outcome in outcomes]
+        return {(queue, task): [outcome.job_id for outcome in outcomes]}, {(queue, task): lengths}
+    jobs: defaultdict[feed.Place, list[str | JobRef]] = defaultdict(list)
+    ran: defaultdict[feed.Place, list[Millis]] = defaultdict(list)
+    for outcome in outcomes:
+        _, queue, task, target, claimed_at = outcome.ref
+        jobs[queue, task].append(outcome.job_id if target is None else JobRef(outcome.job_id, *target))
+        ran[queue, task].append(now - (outcome.started_at or claimed_at))
+    return jobs, ran
 
 
 def held_jobs(transaction: Transaction, fences: Iterable[tuple[str, int]]) -> Iterator[JobState]:
