@@ -154,9 +154,11 @@ def times_of(lengths: Sequence[Millis]) -> Times:
     ordered = sorted(lengths)
     if ordered[0] < 0:
         ordered = [max(0, length) for length in ordered]
-    first = bucket_of(ordered[0])
-    if first == bucket_of(ordered[-1]):
-        return times_of_bucket(first, len(ordered), sum(ordered))
+    first = bisect_right(BOUNDS, ordered[0])
+    if first == bisect_right(BOUNDS, ordered[-1]):
+        times = [0] * (BUCKETS + 1)
+        times[0], times[1 + first] = sum(ordered), len(ordered)
+        return times
     ends = [bisect_left(ordered, bound) for bound in BOUNDS]
     return [sum(ordered), *(end - start for start, end in pairwise([0, *ends, len(ordered)]))]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -207,15 +206,20 @@ def by_places(
 ) -> tuple[dict[feed.Place, list[str | JobRef]], dict[feed.Place, list[Millis]]]:
     """Return completed jobs, and how long they ran, by queue and task."""
     _, queue, task, target, _ = outcomes[0].ref
-    if target is None and len({outcome.ref[1:4] for outcome in outcomes}) == 1:  # usual, and twice as fast
-        lengths = [now - (outcome.started_at or outcome.ref[4]) for outcome in outcomes]
+    if len(outcomes) > 1 and target is None and len({outcome.ref[1:4] for outcome in outcomes}) == 1:
+        lengths = [now - (outcome.started_at or outcome.ref[4]) for outcome in outcomes]  # usual, and twice as fast
         return {(queue, task): [outcome.job_id for outcome in outcomes]}, {(queue, task): lengths}
-    jobs: defaultdict[feed.Place, list[str | JobRef]] = defaultdict(list)
-    ran: defaultdict[feed.Place, list[Millis]] = defaultdict(list)
+    jobs: dict[feed.Place, list[str | JobRef]] = {}
+    ran: dict[feed.Place, list[Millis]] = {}
     for outcome in outcomes:
         _, queue, task, target, claimed_at = outcome.ref
-        jobs[queue, task].append(outcome.job_id if target is None else JobRef(outcome.job_id, *target))
-        ran[queue, task].append(now - (outcome.started_at or claimed_at))
+        job = outcome.job_id if target is None else JobRef(outcome.job_id, *target)
+        place, length = (queue, task), now - (outcome.started_at or claimed_at)
+        if place in jobs:
+            jobs[place].append(job)
+            ran[place].append(length)
+        else:
+            jobs[place], ran[place] = [job], [length]
     return jobs, ran
 
 
