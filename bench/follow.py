@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from mainspring import Mainspring
+from mainspring import ChangeFilter, ChangeKind, Mainspring
 
 
 async def follow(url: str, number: int) -> None:
     app = Mainspring(url)
-    start = (await app.store.changes()).cursor
+    changes = app.changes(where=ChangeFilter(kinds=tuple(ChangeKind)))  # starts are recorded on request only
+    await changes.begin()
     print("reading", flush=True)
-    async for change in app.changes(after=str(start)):
+    async for change in changes:
         number -= change.job_id is not None
         if not number:
             break

@@ -111,6 +111,10 @@ class Peer(ABC):
         """The command of a process that reads the change feed, to which the number of changes is added."""
         self.cannot("change feed")
 
+    async def forget_readers(self) -> None:
+        """Have the store record only what it records without a reader of the change feed."""
+        self.cannot("change feed")
+
     def limited(self, task: str, keys: int = 1) -> None:
         """From now on fill in jobs of that task of limited.py, of so many keys, and start workers for them.
 

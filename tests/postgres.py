@@ -55,7 +55,7 @@ spare: defaultdict[str, list[str]] = defaultdict(list)
 idle: defaultdict[tuple[str, int], list[Connection]] = defaultdict(list)  # by server and by process
 TABLES = "jobs archive attempts steps dedupe counts halts workers audit audit_jobs documents changes readers numbers"
 CLEAR = "".join(f"DELETE FROM {{schema}}.{table};" for table in TABLES.split())
-CLEAR += "UPDATE {schema}.feed SET pruned_txid = 0, pruned_number = 0, numbers_pruned_at = 0;"
+CLEAR += "UPDATE {schema}.feed SET pruned_txid = 0, pruned_number = 0, numbers_pruned_at = 0, starts_until = 0;"
 FORGET = "RESET ALL; SELECT pg_advisory_unlock_all()"
 
 

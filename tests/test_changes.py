@@ -17,8 +17,9 @@ import pytest
 from mainspring import Change, Mainspring, changes
 from mainspring.errors import ChangesLost, ConfigurationError, StoreUnavailable
 from mainspring.stores.feed import ChangeFilter, ChangeKind, ChangePage, Cursor
+from mainspring.stores.protocol import Store
 from mainspring.stores.sqlite import MemoryStore, SqliteStore
-from tests.conformance.scenario import put, put_many
+from tests.conformance.scenario import claim_one, join, put, put_many
 
 CREATED = ChangeFilter(kinds=(ChangeKind.CREATED,))
 
@@ -46,6 +47,34 @@ async def test_a_stream_yields_changes_as_they_happen(app: Mainspring) -> None:
         job_id = await put(app.store)
         change = await asyncio.wait_for(anext(follower), 5)
         assert (change.job_id, change.cursor) == (job_id, stream.cursor)
+
+
+@pytest.mark.parametrize("kinds", [("started",), tuple(ChangeKind), (ChangeKind.STARTED, "completed")])
+async def test_a_stream_whose_filter_names_starts_has_them_recorded(app: Mainspring, kinds: tuple[str, ...]) -> None:
+    await app.changes(where=CREATED).begin()
+    await app.changes().begin()
+    assert not await are_starts_recorded(app.store)
+    await app.changes(where=ChangeFilter(kinds=kinds)).begin()
+    assert await are_starts_recorded(app.store)
+
+
+async def test_a_stream_that_resumes_has_starts_recorded_too(app: Mainspring) -> None:
+    start = await app.changes().begin()
+    await put(app.store)
+    async for change in app.changes(after=start, where=ChangeFilter(kinds=("created", "started"))):
+        assert change.kind == "created"
+        break
+    assert await are_starts_recorded(app.store)
+
+
+async def are_starts_recorded(store: Store) -> bool:
+    """Claim a job of its own, and look whether the feed has its start."""
+    cursor = (await store.changes()).cursor
+    await join(store, "w1")
+    job_id = await put(store, queue="claimed")
+    await claim_one(store, queue="claimed")
+    found = (await store.changes(str(cursor))).changes(ChangeFilter(jobs=(job_id,)))
+    return [change.kind for change in found] == ["created", "started"]
 
 
 async def test_a_stream_resumes_after_a_cursor(app: Mainspring) -> None:
@@ -119,10 +148,10 @@ async def test_a_stream_survives_an_outage(app: Mainspring, monkeypatch: pytest.
     job_id = await put(app.store)
     read, outages = app.store.changes, iter(range(3))
 
-    async def away_three_times(after: str | None = None, *, limit: int = 500) -> ChangePage:
+    async def away_three_times(after: str | None = None, *, limit: int = 500, starts: bool = False) -> ChangePage:
         if next(outages, None) is not None:
             raise StoreUnavailable("away")
-        return await read(after, limit=limit)
+        return await read(after, limit=limit, starts=starts)
 
     monkeypatch.setattr(app.store, "changes", away_three_times)
     assert (await asyncio.wait_for(anext(aiter(stream)), 5)).job_id == job_id

@@ -18,7 +18,7 @@ from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.feed import Change, ChangeFilter, ChangeKind, Cursor
 from mainspring.stores.sqlite import MemoryStore, SqliteStore
 from mainspring.subscribers import COLLECTION, SubscriberState, Timing
-from tests.conformance.scenario import put, put_many
+from tests.conformance.scenario import claim_one, join, put, put_many
 
 PATIENCE = 10.0  # seconds; only a failing test waits this long
 QUICK = Timing(lease=0.4, sign_of_life=0.05, first_pause=0.01, longest_pause=0.02, outage_pause=0.01)
@@ -73,6 +73,18 @@ async def test_a_subscriber_is_called_for_each_change_that_matches_in_order(app:
         jobs = [await put(app.store, queue=queue) for queue in ("mail", "other", "mail", "mail")]
         await until(lambda: len(notes.jobs) == 3)
     assert notes.jobs == [jobs[0], jobs[2], jobs[3]]
+
+
+async def test_a_subscriber_whose_filter_names_starts_is_called_for_them(app: Mainspring) -> None:
+    notes = Notes()
+    app.subscriber("mailer", where=ChangeFilter(kinds=("started",)))(notes)
+    async with app.worker(queues=["none"]):
+        await owned(app)
+        await join(app.store, "w1")
+        job_id = await put(app.store)
+        await claim_one(app.store)
+        await until(lambda: notes.jobs)
+    assert notes.jobs == [job_id]
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "function"])

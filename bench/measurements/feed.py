@@ -42,3 +42,4 @@ async def followed(peer: Peer, jobs: int, timeout: float) -> AsyncIterator[None]
         if reader.returncode is None:
             reader.kill()
             await reader.wait()
+        await peer.forget_readers()  # otherwise the store would record starts for days, also for the drains without one

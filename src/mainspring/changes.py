@@ -56,7 +56,7 @@ class ChangeStream:
 
     async def _begin(self) -> Cursor:
         if self._place is None:
-            self._place = (await self._services.store.changes()).cursor
+            self._place = (await self._services.store.changes(starts=self._where.asks_for_starts)).cursor
         return self._place.place if isinstance(self._place, Change) else self._place
 
     async def _follow(self) -> AsyncGenerator[Change]:
@@ -77,7 +77,8 @@ class ChangeStream:
     async def _read(self) -> ChangePage | None:
         """Return the next page; None if the store is away for now."""
         try:
-            page = await self._services.store.changes(self.cursor, limit=PAGE)
+            starts = self._where.asks_for_starts
+            page = await self._services.store.changes(self.cursor, limit=PAGE, starts=starts)
         except StoreUnavailable as error:
             log.warning("changes_unavailable", error=str(error), retry_in=RETRY_PAUSE)
             await asyncio.sleep(RETRY_PAUSE)

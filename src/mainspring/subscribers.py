@@ -150,7 +150,8 @@ class Service:
         """Become the owner: of a new subscriber, one without an owner, or one whose owner gives no sign of life."""
         found = await self._services.store.documents([self._key])
         if not found:
-            cursor = str((await self._services.store.changes()).cursor)
+            starts = self._subscriber.where.asks_for_starts
+            cursor = str((await self._services.store.changes(starts=starts)).cursor)
             return await self._become_owner(ABSENT, cursor, failures=0)
         state = SubscriberState.of(found[0])
         if state.owner not in {None, self._owner} and not self._is_silent(found[0].version):
@@ -210,7 +211,8 @@ class Service:
         async with self._services.store.watching(news.set):
             while not self._stopping.is_set():
                 news.clear()
-                page = await self._services.store.changes(self._cursor, limit=PAGE)
+                starts = self._subscriber.where.asks_for_starts
+                page = await self._services.store.changes(self._cursor, limit=PAGE, starts=starts)
                 if page.reset:
                     await self._begin_anew(str(page.cursor))
                     continue

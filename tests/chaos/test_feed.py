@@ -226,7 +226,7 @@ async def prepare(nursery: Nursery) -> str:
     store = connect(nursery.database.url)
     await store.open()
     try:
-        return str((await store.changes()).cursor)
+        return str((await store.changes(starts=True)).cursor)
     finally:
         await store.close()
 

@@ -16,7 +16,7 @@ from mainspring.cli import main
 from mainspring.cli.exits import Exit
 from mainspring.job import NewJob
 from mainspring.stores.feed import FIELDS
-from tests.conformance.scenario import new_job
+from tests.conformance.scenario import claim, join, new_job
 
 Capture = pytest.CaptureFixture[str]
 
@@ -85,6 +85,22 @@ def test_options_select_changes(url: str, capsys: Capture, options: list[str], w
     after = write(url, *JOBS)
     assert main(["follow", "--store", url, "--after", after, "-n", "1", "--json", *options]) == 0
     assert json.loads(capsys.readouterr().out)["job_id"] == wanted.id
+
+
+def test_naming_starts_has_them_recorded(url: str, capsys: Capture) -> None:
+    after = write(url, *JOBS)
+    assert main(["follow", "--store", url, "--after", after, "-n", "1", "--kind", "created,started"]) == 0
+    capsys.readouterr()
+    asyncio.run(claim_all(url))
+    assert main(["follow", "--store", url, "--after", after, "-n", "3", "--kind", "started", "--json"]) == 0
+    started = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert sorted(change["job_id"] for change in started) == sorted(job.id for job in JOBS)
+
+
+async def claim_all(url: str) -> None:
+    async with Mainspring(url) as app:
+        await join(app.store, "w1")
+        assert len(await claim(app.store, queue="*")) == len(JOBS)
 
 
 @pytest.mark.parametrize(

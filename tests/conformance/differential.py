@@ -265,6 +265,7 @@ STEPS: dict[str, tuple[int, tuple[st.SearchStrategy[Any], ...]]] = {  # method: 
     "due": (1, (st.sampled_from(COLLECTIONS), st.sampled_from([0, 20_000]))),
     "find": (2, (filters, st.integers(1, 3))),
     "restore": (1, (some,)),
+    "ask_for_starts": (1, ()),
     "look": (1, ()),
 }
 steps = st.sampled_from([name for name, (weight, _) in STEPS.items() for _ in range(weight)]).flatmap(
@@ -673,6 +674,11 @@ class Comparison:
         by = self.by()
         await self.ask(lambda _, store: store.change(Action.DELETE, Filter(ids=(job_id,)), by))
         await self.ask(lambda name, store: store.load(kind, records[name]))
+
+    async def ask_for_starts(self) -> None:
+        """Have the change feed name the jobs that are claimed from now on."""
+        for store in self.stores.values():
+            await store.changes(starts=True)
 
     async def look(self) -> None:
         """Compare everything that the stores return."""

@@ -15,6 +15,7 @@ from mainspring.job import UNTIL_WOKEN, Claim, Move, ProgressReport, Status, end
 from mainspring.stores import feed
 from mainspring.stores.documents import ABSENT, Bundle, By, Key, Write
 from mainspring.stores.feed import EVERY_CHANGE, Change, ChangeFilter, ChangeKind, Cursor
+from mainspring.stores.numbers import Measure, NumbersQuery, Period, Span
 from mainspring.stores.protocol import Action, Edit, Filter, Store, WorkerInfo
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
@@ -45,18 +46,19 @@ Kinds = list[ChangeKind]
 
 
 class Reader:
-    """Reads the feed page by page, as another process would."""
+    """Reads the feed page by page, as another process would. It asks for starts, unless it is told not to."""
 
-    def __init__(self, store: Store, cursor: str, page: int = 500) -> None:
+    def __init__(self, store: Store, cursor: str, page: int = 500, *, starts: bool = True) -> None:
         self.store = store
         self.cursor = cursor
         self.page = page
+        self.starts = starts
 
     async def read(self, where: ChangeFilter = EVERY_CHANGE) -> list[Change]:
         """Return the changes since the last call."""
         found: list[Change] = []
         while True:
-            page = await self.store.changes(self.cursor, limit=self.page)
+            page = await self.store.changes(self.cursor, limit=self.page, starts=self.starts)
             assert not page.reset
             assert len(page.entries) <= self.page
             found += page.changes(where, Cursor.parse(self.cursor))
@@ -72,9 +74,9 @@ class Reader:
         return [change.kind for change in await self.read(ChangeFilter(jobs=(job_id,)))]
 
 
-async def from_now(store: Store, page: int = 500) -> Reader:
+async def from_now(store: Store, page: int = 500, *, starts: bool = True) -> Reader:
     await store.wake({"nothing": 1})  # a store may record in the background that a worker joined; writes are in order
-    return Reader(store, str((await store.changes()).cursor), page)
+    return Reader(store, str((await store.changes(starts=starts)).cursor), page, starts=starts)
 
 
 def shape(changes: list[Change]) -> list[tuple[str, str | None]]:
@@ -479,6 +481,99 @@ async def reader_of(reader: Reader, job_id: str) -> Change:
     return change
 
 
+class StartsTests(FeedScenario):
+    """Claims are in the feed only while a reader asks for them."""
+
+    @pytest.fixture
+    async def modest(self, store: Store, crew: None) -> Reader:
+        """A reader that does not ask for starts."""
+        return await from_now(store, starts=False)
+
+    async def test_a_claim_that_no_reader_asks_for_is_not_in_the_feed(self, store: Store, modest: Reader) -> None:
+        held = await running(store, target=TARGET)
+        await end(store, held, Move.DONE)
+        assert await modest.kinds(held.id) == ["created", "completed"]
+        await end(store, await running(store), Move.CRASH)
+        await claim_one(store, solo=True)
+        assert ChangeKind.STARTED not in {change.kind for change in await modest.read()}
+
+    async def test_the_feed_ends_after_claims_that_are_not_in_it(self, store: Store, modest: Reader) -> None:
+        """Its reader goes on from there, page by page."""
+        modest.page = 1
+        await put_many(store, 3, task="a")
+        await put_many(store, 3, task="b")
+        assert len(await claim(store)) == 6
+        created = await modest.read()
+        assert [change.kind for change in created] == ["created"] * 6
+        assert await modest.read() == []
+        last = await put(store, queue="other")
+        assert shape(await modest.read()) == [("created", last)]
+        assert shape(await Reader(store, created[-1].cursor, 1, starts=False).read()) == [("created", last)]
+
+    async def test_starts_are_recorded_from_the_request_on(self, store: Store, modest: Reader) -> None:
+        before, after = await put_many(store, 2)
+        assert (await claim_one(store)).id == before
+        await modest.read()
+        await store.changes(modest.cursor, starts=True)
+        assert (await claim_one(store)).id == after
+        assert shape(await modest.read()) == [("started", after)]
+
+    async def test_a_reader_without_a_place_may_ask(self, store: Store, crew: None) -> None:
+        job_id = await put(store)
+        reader = await from_now(store)
+        await claim_one(store)
+        assert shape(await reader.read()) == [("started", job_id)]
+
+    async def test_starts_are_recorded_for_the_retention_after_the_last_request(
+        self, store: Store, clock: ManualClock, reader: Reader
+    ) -> None:
+        await put_many(store, 4)
+        for _ in range(2):
+            await pass_time(store, clock, feed.RETENTION - 60_000)
+            await claim_one(store)
+            assert ChangeKind.STARTED in {change.kind for change in await reader.read()}
+        reader.starts = False
+        await pass_time(store, clock, feed.RETENTION - 60_000)
+        await reader.read()  # DynamoDB records nothing if no process reads
+        await pass_time(store, clock, feed.RETENTION - 60_000)
+        await claim_one(store)
+        assert ChangeKind.STARTED not in {change.kind for change in await reader.read()}
+        await store.changes(reader.cursor, starts=True)
+        await claim_one(store)
+        assert ChangeKind.STARTED in {change.kind for change in await reader.read()}
+
+    async def test_a_request_that_is_not_fresh_is_renewed(
+        self, store: Store, clock: ManualClock, reader: Reader
+    ) -> None:
+        """A reader that is away loses no start before the feed forgets it: each read counts, not only the first."""
+        for _ in range(100):
+            await pass_time(store, clock, 1_800_000)
+            await reader.read()
+        await put(store)
+        await pass_time(store, clock, feed.RETENTION - 60_000)
+        held = await claim_one(store)
+        assert ("started", held.id) in shape(await reader.read())
+
+    async def test_a_start_is_counted_once_whether_or_not_a_reader_asks(self, store: Store, crew: None) -> None:
+        for number in (1, 2, 3):
+            await put(store, task=f"task {number % 2}")
+            await claim_one(store)
+            assert await starts_counted(store) == number
+            await store.changes(starts=number > 1)
+
+
+async def pass_time(store: Store, clock: ManualClock, length: int) -> None:
+    """Let time pass; both workers stay alive."""
+    clock.advance(length / 1000)
+    for worker in ("w1", "w2"):
+        await store.heartbeat(worker, {})
+
+
+async def starts_counted(store: Store) -> int:
+    figures = await store.numbers(NumbersQuery((Span(Period.DAY, 0, 1 << 62),)))
+    return sum(figure.n for figure in figures if figure.measure is Measure.STARTED)
+
+
 class CursorTests(FeedScenario):
     async def test_without_a_cursor_the_feed_begins_now(self, store: Store) -> None:
         await put(store)
@@ -738,5 +833,5 @@ async def came(store: Store, _: ManualClock) -> None:
     await store.leave("w9")
 
 
-class FeedTests(RecordedTests, CursorTests, NoticeTests):
+class FeedTests(RecordedTests, StartsTests, CursorTests, NoticeTests):
     """All that the suite asks of a change feed."""

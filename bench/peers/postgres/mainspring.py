@@ -133,6 +133,10 @@ class Ours(Peer):
     def reader(self) -> list[str]:
         return [sys.executable, "-m", "bench.follow", database()]
 
+    async def forget_readers(self) -> None:
+        with psycopg.connect(database()) as connection:
+            connection.execute("UPDATE mainspring.feed SET starts_until = 0")
+
     def limited(self, task: str, keys: int = 1) -> None:
         self.task, self.keys = task, keys
 

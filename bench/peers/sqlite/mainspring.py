@@ -111,6 +111,10 @@ class Ours(Peer):
     def reader(self) -> list[str]:
         return [sys.executable, "-m", "bench.follow", f"sqlite:///{DATABASE}"]
 
+    async def forget_readers(self) -> None:
+        with closing(sqlite3.connect(DATABASE)) as db, db:
+            db.execute("UPDATE mainspring_feed SET starts_until = 0")
+
     def limited(self, task: str, keys: int = 1) -> None:
         self.task, self.keys = task, keys
 

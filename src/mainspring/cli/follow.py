@@ -44,7 +44,7 @@ def add_change_filter(parser: Parser) -> None:
     many: dict[str, Any] = {"action": "extend", "type": parse_names, "default": []}
     group.add_argument(
         "--kind", action="extend", type=parse_kinds, default=[], metavar="KIND[,…]",
-        help="what happened: created, started, completed, retrying, dead_lettered, …",
+        help="what happened: created, started (recorded on request only), completed, retrying, dead_lettered, …",
     )  # fmt: skip
     group.add_argument("--queue", **many, metavar="QUEUE[,…]", help="in any of these queues")
     group.add_argument("--task", **many, metavar="TASK[,…]", help="of any of these tasks")

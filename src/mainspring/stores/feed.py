@@ -24,6 +24,7 @@ from mainspring.errors import ConfigurationError
 from mainspring.names import check_searched
 
 RETENTION: Millis = 72 * 3_600_000  # how long the feed keeps an entry
+STARTS_RETENTION: Millis = RETENTION + 3_600_000  # how long starts are recorded after a reader asked for them
 MAX_ENTRIES = 1_000_000  # that the feed keeps; older ones are deleted earlier than RETENTION says
 MAX_JOBS = 1000  # of one entry
 LONGEST_TEXT = 500  # characters of an error or a reason in the feed; the job itself has the whole text
@@ -33,7 +34,7 @@ class ChangeKind(StrEnum):
     """What happened. docs/changes.md lists the data of each kind."""
 
     CREATED = "created"
-    STARTED = "started"  # a worker claimed the job
+    STARTED = "started"  # a worker claimed the job; recorded only if a reader asks for it
     PROGRESSED = "progressed"
     RETRYING = "retrying"  # the attempt failed, and the job waits for the next one
     SNOOZED = "snoozed"
@@ -183,6 +184,11 @@ class ChangeFilter:
             if (text := getattr(self, name)) is not None:
                 check_searched(text, f"{name} of a ChangeFilter")
 
+    @property
+    def asks_for_starts(self) -> bool:
+        """Whether its readers have starts recorded. Without kinds, they see only those that others asked for."""
+        return ChangeKind.STARTED in self.kinds
+
     def wants(self, entry: Entry) -> bool:
         """Return whether changes of this entry may match."""
         return (
@@ -233,7 +239,7 @@ class Entry:
     kind: ChangeKind
     queue: str | None = None
     task: str | None = None
-    jobs: Sequence[str | JobRef] = ()  # ids, or more; empty: the change is not about a job
+    jobs: Sequence[str | JobRef] = ()  # ids, or more; empty: the change is not about a job, see also `only_counts`
     data: Data | None = None  # common to all jobs
     at: Millis = 0  # filled in by the store, as is the number
     number: int = 0
@@ -247,6 +253,16 @@ class Entry:
 
     def times_json(self) -> str | None:
         return None if self.times is None else json.dumps(self.times)
+
+
+def only_counts(kind: str, jobs: object) -> bool:
+    """Return whether a stored entry is not for readers: it counts starts for the numbers, without naming the jobs."""
+    return kind == ChangeKind.STARTED and not jobs
+
+
+def are_asked_for(starts_until: Millis, now: Millis) -> bool:
+    """Return whether the request of a reader for starts is fresh. If not, the reader asks again: about once an hour."""
+    return starts_until - now > RETENTION
 
 
 def to_json(jobs: Sequence[Any]) -> str:

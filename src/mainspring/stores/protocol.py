@@ -598,13 +598,16 @@ class Store(Protocol):
     async def attempts(self, job_id: str) -> list[Attempt]: ...
     async def timeline(self, job_id: str) -> list[TimelineEntry]: ...
     async def stats(self) -> Stats: ...
-    async def changes(self, after: str | None = None, *, limit: int = 500) -> ChangePage:
+    async def changes(self, after: str | None = None, *, limit: int = 500, starts: bool = False) -> ChangePage:
         """Return up to `limit` entries of the change feed after a cursor, see feed.py.
 
         Without a cursor, return no entries and the cursor of now. If the cursor is of another feed, or so old that
         entries after it may have been deleted, return no entries, the cursor of now, and `reset`. An entry appears in
         the feed if and only if the change that it describes was committed. Each entry is returned once to a reader
         that passes on its cursor, and entries of one job in the order of their commits.
+
+        Claims are in the feed only on request. With `starts`, they are recorded from before the page is read until at
+        least RETENTION later, whichever process claims. Otherwise claims are only counted, for the numbers over time.
         """
 
     async def numbers(self, query: NumbersQuery) -> list[Figure]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from mainspring import Mainspring, changes
+from mainspring import ChangeFilter, ChangeKind, Mainspring, changes
 from mainspring.errors import ClaimLost, Failure, StoreError
 from mainspring.ids import new_id
 from mainspring.job import Claim, Move, NewJob, Outcome, Status
@@ -188,7 +188,8 @@ async def _read(path: Path, after: str, page: int) -> None:
     seen = lines_of(path)
     app = Mainspring(os.environ["CHAOS_DATABASE"])
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    async for change in app.changes(after=seen[-1][-1] if seen else after):
+    everything = ChangeFilter(kinds=tuple(ChangeKind))  # also starts, which are recorded on request only
+    async for change in app.changes(after=seen[-1][-1] if seen else after, where=everything):
         os.write(file, f"\n{change.id} {change.kind} {change.job_id} {change.cursor} ;\n".encode())
 
 

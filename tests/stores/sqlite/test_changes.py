@@ -15,7 +15,7 @@ from mainspring.job import Move
 from mainspring.stores.feed import ChangeKind
 from mainspring.stores.sqlite import SqliteStore, changes
 from tests.conformance.feed import Reader, from_now, heard, shape
-from tests.conformance.scenario import join, new_job, outcome, put, running
+from tests.conformance.scenario import claim_one, join, new_job, outcome, put, running
 
 
 @pytest.fixture
@@ -40,6 +40,19 @@ async def test_jobs_are_recorded_with_the_callers_commit(
     assert await reader.read() == []
     lent.execute("COMMIT")
     assert shape(await reader.read()) == [("created", job.id)]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_readers_are_woken_for_claims_only_if_one_asks_for_starts(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    await join(store, "w1")
+    await from_now(store, starts=asked)
+    await put(store)
+    calls: list[None] = []
+    monkeypatch.setattr(store.liveness, "wake_readers", lambda: calls.append(None))
+    await claim_one(store)
+    assert len(calls) == asked
 
 
 async def test_what_the_caller_rolls_back_is_not_in_the_feed(

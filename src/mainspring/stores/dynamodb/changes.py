@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,10 +26,28 @@ from mainspring.ids import new_id
 from mainspring.stores.dynamodb import halts, journal
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.items import key, stamp, ttl, unstamp
-from mainspring.stores.dynamodb.journal import JOURNAL, RECORDING, TOLD, from_line, hint_key, hint_of, note_recording
+from mainspring.stores.dynamodb.journal import (
+    JOURNAL,
+    RECORDING,
+    STARTS,
+    TOLD,
+    from_line,
+    hint_key,
+    hint_of,
+    note_recording,
+)
 from mainspring.stores.dynamodb.table import Action, Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, absent, delete, equals, has_size, put, update
-from mainspring.stores.feed import RETENTION, ChangeKind, ChangePage, Cursor, Entry, JobRef
+from mainspring.stores.feed import (
+    RETENTION,
+    STARTS_RETENTION,
+    ChangeKind,
+    ChangePage,
+    Cursor,
+    Entry,
+    JobRef,
+    are_asked_for,
+)
 
 LOG = "feed"  # the partition
 LAST = key("feed last", "number")  # the item with the last number, which outlives the items of the log
@@ -56,24 +74,39 @@ async def refresh_recording(table: Table) -> None:
         note_recording(table, await table.get(halts.ours(table)))
 
 
-async def keep_recording(table: Table) -> str:
-    """Have all processes record changes, from now until the feed's retention after the last read; return its life."""
-    row = await table.get(halts.ours(table)) or {}
-    found: dict[str, str] = row.get(RECORDING, {})
-    now = table.clock.now()
-    is_on = found.get("until", "") > stamp(now)
-    if is_on and unstamp(found["until"]) - now > EXTEND_BEFORE:
-        note_recording(table, row)
-        return str(found["life"])
-    life = str(found["life"]) if is_on else new_id()[-8:]
-    same = [equals(RECORDING, found)] if found else [absent(RECORDING)]
-    with suppress(Cancelled):  # another reader was faster: two lives would reset each other's cursors
-        await halts.write_all(table, {RECORDING: {"life": life, "until": stamp(now + RETENTION)}}, None, only_if=same)
-    row = await table.get(halts.ours(table)) or {}
+async def keep_recording(table: Table, *, starts: bool) -> str:
+    """Have all processes record changes, from now until the feed's retention after the last read; return its life.
+
+    With `starts`, they record claims too. Another reader may be faster, and may not want claims: then try again.
+    """
+    began = False  # by this call
+    while True:
+        row = await table.get(halts.ours(table)) or {}
+        found: dict[str, str] = row.get(RECORDING, {})
+        now = table.clock.now()
+        wanted = to_record(found, now, starts=starts)
+        if wanted == found:
+            break
+        began = began or found.get("until", "") <= stamp(now) or (starts and found.get(STARTS, "") <= stamp(now))
+        same = [equals(RECORDING, found)] if found else [absent(RECORDING)]
+        with suppress(Cancelled):  # another reader was faster: two lives would reset each other's cursors
+            await halts.write_all(table, {RECORDING: wanted}, None, only_if=same)
     note_recording(table, row)
-    if not is_on:
+    if began:
         await asyncio.sleep(table.recording_age)  # by then, all processes know
-    return str(row[RECORDING]["life"])
+    return found["life"]
+
+
+def to_record(found: Mapping[str, str], now: Millis, *, starts: bool) -> dict[str, str]:
+    """Return what the attribute RECORDING must say, for a reader that has found this; the same, if that is enough."""
+    wanted = dict(found)
+    if found.get("until", "") <= stamp(now):
+        wanted = {"life": new_id()[-8:], "until": stamp(now + RETENTION)}
+    elif unstamp(found["until"]) - now <= EXTEND_BEFORE:
+        wanted["until"] = stamp(now + RETENTION)
+    if starts and not (STARTS in wanted and are_asked_for(unstamp(wanted[STARTS]), now)):
+        wanted[STARTS] = stamp(now + STARTS_RETENTION)
+    return wanted
 
 
 # -- moving -------------------------------------------------------------------------------------------
@@ -251,12 +284,12 @@ async def prune(table: Table, limit: int) -> None:
 # -- reading ------------------------------------------------------------------------------------------
 
 
-async def read(table: Table, after: Cursor | None, limit: int) -> ChangePage:
+async def read(table: Table, after: Cursor | None, limit: int, *, starts: bool) -> ChangePage:
     """Return the entries after a cursor; without a cursor, none, and the cursor of now.
 
     A reader that is behind the log reads the log only. Many readers that move at the same time hinder each other.
     """
-    life = await keep_recording(table)
+    life = await keep_recording(table, starts=starts)
     if after is None or after.life != life:
         await move_all(table)
         return ChangePage([], await end_of_log(table, life), reset=after is not None)

@@ -381,12 +381,14 @@ def asked_for(table: Table, request: ClaimRequest, entry: IndexEntry, now: Milli
     }
     still_there = [equals("place", entry.place), equals("rank", entry.rank)]
     change = ItemUpdate(table.job_key(entry.id), changes, still_there, {"token": 1})
+    if not table.records_starts:
+        return change
     return recorded_update(table, entry.id, change, [Entry(ChangeKind.STARTED, data={"worker": request.worker})])
 
 
 async def states_of(table: Table, chosen: Sequence[IndexEntry]) -> dict[str, Row]:
     """Read what transactions do not return: how the jobs waited. A job at the same place still waits like this."""
-    if table.recording is None:
+    if not table.records_starts:
         return {}
     keys = [table.job_key(entry.id) for entry in chosen]
     return {row["SK"]: row for row in await table.get_many(keys, ("SK", "status", "waits_for"))}

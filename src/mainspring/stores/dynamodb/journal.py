@@ -7,7 +7,8 @@ in the hint itself.
 
 This makes each write a transaction, at twice the price, and no batch request can be used. So changes are recorded only
 while `recording` is set. A reader sets it, and it ends by itself when no process has read the feed for its retention.
-It is an attribute of the item that has the halts, because claims and enqueues read that item anyway.
+It is an attribute of the item that has the halts, because claims and enqueues read that item anyway. Claims are
+recorded only if a reader asks for them; the same attribute says until when.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from mainspring.stores.dynamodb.values import ItemUpdate, Row, put, unpack
 from mainspring.stores.feed import RETENTION, Entry
 
 RECORDING = "recording"  # attribute of the item with the halts
+STARTS = "starts"  # part of it: until when claims are recorded too
 JOURNAL, TOLD = "journal", "told"  # attributes of a job's item: recorded changes; hints whose changes are in the feed
 HINT_PARTITIONS = 4
 
@@ -36,6 +38,7 @@ def note_recording(table: Table, row: Row | None) -> None:
     found: dict[str, str] = (row or {}).get(RECORDING, {})
     is_on = found.get("until", "") > stamp(table.clock.now())
     table.recording = found["life"] if is_on else None
+    table.records_starts = is_on and found.get(STARTS, "") > stamp(table.clock.now())
     table.recording_read_at = table.clock.monotonic()
 
 

@@ -369,11 +369,11 @@ class DynamoStore:
         late = await halts.unconfirmed(self.table, halt)
         return [info for info in map(self._watch.with_liveness, late) if info.alive]
 
-    async def changes(self, after: str | None = None, *, limit: int = 500) -> ChangePage:
+    async def changes(self, after: str | None = None, *, limit: int = 500, starts: bool = False) -> ChangePage:
         """Read the feed. Changes are recorded from the first call on, until no process has read for the retention."""
         cursor = None if after is None else Cursor.parse(after)
         await self.open()
-        return await changes.read(self.table, cursor, limit)
+        return await changes.read(self.table, cursor, limit, starts=starts)
 
     def watching(self, notice: Callable[[], None]) -> AbstractAsyncContextManager[None]:
         return changes.watching(self.table, notice)

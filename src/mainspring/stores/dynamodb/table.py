@@ -102,6 +102,7 @@ class Table:
     chores: set[asyncio.Task[None]] = field(default_factory=set)
     local_workers: LocalWorkers = field(default_factory=LocalWorkers)
     recording: str | None = None  # the life of the feed while changes are recorded, see journal.py; None: they are not
+    records_starts: bool = False  # claims are recorded too
     feed_grew: bool = False  # a read of the change feed has found something since the last poll
     recording_age: float = 1.0  # seconds for which this process trusts what it knows about the recording
     recording_read_at: float = -math.inf  # monotonic time

@@ -20,22 +20,34 @@ from dataclasses import dataclass
 from typing import Any
 
 from mainspring.errors import ConfigurationError, StoreError
-from mainspring.stores.feed import MAX_ENTRIES, RETENTION, ChangeKind, ChangePage, Cursor, Entry, JobRef
+from mainspring.stores.feed import (
+    MAX_ENTRIES,
+    RETENTION,
+    STARTS_RETENTION,
+    ChangeKind,
+    ChangePage,
+    Cursor,
+    Entry,
+    JobRef,
+    are_asked_for,
+)
 from mainspring.stores.postgres.transaction import Transaction
 
 FEED = """
-SELECT life || {s}.database_id(), pruned_txid, pruned_number, pg_current_snapshot()::text
+SELECT starts_until, {now}, life || {s}.database_id(), pruned_txid, pruned_number, pg_current_snapshot()::text
 FROM {s}.feed
 """  # a restored dump is another feed: the numbers of its transactions are others
 ENTRY = "number, at, kind, queue, task, ids::text[], details, data"
+FOR_READERS = f"(kind <> '{ChangeKind.STARTED}' OR ids IS NOT NULL)"  # as `only_counts` says
 SINCE = f"""
 SELECT {ENTRY} FROM {{s}}.changes WHERE txid >= %(since)s::xid8 AND txid < %(until)s::xid8
-    AND pg_visible_in_snapshot(txid, %(snapshot)s::pg_snapshot) AND number >= %(number)s
+    AND pg_visible_in_snapshot(txid, %(snapshot)s::pg_snapshot) AND number >= %(number)s AND {FOR_READERS}
 UNION ALL
 SELECT {ENTRY} FROM {{s}}.changes WHERE txid = ANY(%(late)s::xid8[])
-    AND pg_visible_in_snapshot(txid, %(snapshot)s::pg_snapshot) AND number >= %(number)s
+    AND pg_visible_in_snapshot(txid, %(snapshot)s::pg_snapshot) AND number >= %(number)s AND {FOR_READERS}
 ORDER BY number LIMIT %(limit)s
 """
+ASK_FOR_STARTS = "UPDATE {s}.feed SET starts_until = greatest(starts_until, {now} + %(retention)s)"
 FIRST_AND_LAST = """
 SELECT first.number, last.number, first.at <= {now} - %(retention)s
 FROM (SELECT number, at FROM {s}.changes ORDER BY number LIMIT 1) AS first,
@@ -84,9 +96,18 @@ def parts(snapshot: str) -> tuple[int, list[int]]:
     return int(end), [int(txid) for txid in running.split(",") if txid]
 
 
-async def read(transaction: Transaction, after: Cursor | None, limit: int) -> ChangePage:
+async def state(transaction: Transaction, *, starts: bool) -> list[Any]:
+    """Return the life of the feed, what was deleted, and the snapshot of now. Ask for starts before that, if wanted."""
+    starts_until, now, *found = await transaction.row(FEED) or (0, 0, "", 0, 0, "0:0:")
+    if not starts or are_asked_for(starts_until, now):
+        return found
+    await transaction.do(ASK_FOR_STARTS, retention=STARTS_RETENTION)
+    return await state(transaction, starts=False)
+
+
+async def read(transaction: Transaction, after: Cursor | None, limit: int, *, starts: bool) -> ChangePage:
     """Return the entries after a cursor; without a cursor, none, and the cursor of now."""
-    life, *pruned, snapshot = await transaction.row(FEED) or ("", 0, 0, "0:0:")
+    life, *pruned, snapshot = await state(transaction, starts=starts)
     end = Cursor(life, 0, mark=str(Span(snapshot, "")))
     if after is None:
         return ChangePage([], end)

@@ -101,6 +101,7 @@ class Look:
     halts: list[Halt]
     queues: list[QueueLook]
     tried: bool  # the same statement tried to take jobs
+    starts: bool  # readers of the change feed ask for starts
     taken: list[Row]
 
     @property
@@ -181,6 +182,7 @@ def to_look(rows: list[Row]) -> Look:
         [to_halt(halt) for halt in seen["halts"] or ()],
         [QueueLook(queue, apart, heads) for queue, apart, *heads in seen["heads"] or ()],
         seen["tried"],
+        seen["starts"],
         rows[1:],
     )
 
@@ -215,7 +217,7 @@ async def claim_once(transaction: Transaction, request: ClaimRequest, water: Low
     unknown = frozenset(task for head in heads for task in head.unknown).union(row[TASK] for row in unknown_rows)
     if len(rows) > len(unknown_rows):
         jobs = [to_claim(row) for row in rows if row[ID] is not None]
-        transaction.recorded = True
+        transaction.recorded |= sight.starts
         return Claims(jobs, suspects=due_suspect, unknown=unknown), unknown_rows
     water.begins.clear()
     later = (moment for moment in suspects if moment > sight.now)

@@ -623,13 +623,13 @@ class PostgresStore:
 
         return [info for info in self._living(await self._read(look)) if info.alive]
 
-    async def changes(self, after: str | None = None, *, limit: int = 500) -> ChangePage:
+    async def changes(self, after: str | None = None, *, limit: int = 500, starts: bool = False) -> ChangePage:
         """Read the feed. If there is nothing new, first mark this process's readers as idle, and look once more."""
         cursor = None if after is None else Cursor.parse(after)
-        page = await self._read(lambda transaction: changes.read(transaction, cursor, limit))
+        page = await self._read(lambda transaction: changes.read(transaction, cursor, limit, starts=starts))
         for reader in list(self._readers.values()):
             if await reader.mark(idle=not page.entries and not page.reset) and not page.entries:
-                page = await self._read(lambda transaction: changes.read(transaction, cursor, limit))
+                page = await self._read(lambda transaction: changes.read(transaction, cursor, limit, starts=starts))
         if page.entries and len(self._readers) > 1:
             self._notice_readers()  # the others may sleep, and are not notified while this one is marked as busy
         return page

@@ -11,7 +11,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from mainspring.clock import Millis
-from mainspring.stores.feed import MAX_ENTRIES, RETENTION, ChangePage, Cursor, Entry, entry_of
+from mainspring.stores.feed import (
+    MAX_ENTRIES,
+    RETENTION,
+    STARTS_RETENTION,
+    ChangePage,
+    Cursor,
+    Entry,
+    are_asked_for,
+    entry_of,
+    only_counts,
+)
 from mainspring.stores.sqlite import numbers
 from mainspring.stores.sqlite.transaction import Transaction
 
@@ -30,6 +40,8 @@ WHERE number = (SELECT min(number) FROM mainspring_changes)
 FIRST_KEPT = """
 SELECT min(number) FROM mainspring_changes WHERE number BETWEEN ? AND ? AND at > ?
 """
+STARTS_UNTIL = "SELECT starts_until FROM mainspring_feed"
+ASK_FOR_STARTS = "UPDATE mainspring_feed SET starts_until = max(starts_until, ?)"
 PRUNE = "DELETE FROM mainspring_changes WHERE number < ?"
 
 
@@ -43,9 +55,9 @@ def read(connection: sqlite3.Connection, after: Cursor | None, limit: int) -> Ch
         return ChangePage([], end, reset=True)
     start = after.number + (after.jobs is None)
     rows = connection.execute(READ, (start, limit)).fetchall()
-    entries = [to_entry(row) for row in rows]
-    if not entries:
+    if not rows:
         return ChangePage([], after)
+    entries = [to_entry(row) for row in rows if not only_counts(row[2], row[5])]
     number, at = rows[-1][:2]
     marks = {entry.number: str(entry.at) for entry in entries}
     return ChangePage(entries, Cursor(life, number, mark=str(at)), more=len(rows) == limit, marks=marks)
@@ -79,6 +91,17 @@ def record(transaction: Transaction, entries: list[Entry]) -> list[None]:
     """Add entries about what happens outside of the database: workers that come and go."""
     transaction.record(entries)
     return [None] * len(entries)
+
+
+def asks_in_time(connection: sqlite3.Connection, now: Millis) -> bool:
+    """Return whether a reader has asked for starts lately."""
+    return are_asked_for(connection.execute(STARTS_UNTIL).fetchone()[0], now)
+
+
+def ask_for_starts(transaction: Transaction, requests: list[None]) -> list[None]:
+    """Have claims name the started jobs in the feed."""
+    transaction.execute(ASK_FOR_STARTS, (transaction.now + STARTS_RETENTION,))
+    return requests
 
 
 def something_expired(connection: sqlite3.Connection, now: Millis) -> bool:

@@ -77,8 +77,10 @@ TAKEN = {"id": "mainspring_jobs.id", "token": "token + 1", "payload": PAYLOAD.fo
 CHOSEN = f"""
 SELECT count(*), sum(status = {RETRYING}), sum(status = {SUSPENDED}), json_group_array(DISTINCT task),
        json_group_array(seq), json_group_array(json_array({", ".join(TAKEN.get(name, name) for name in CLAIMED)}, seq)),
-       json_group_array(id), count(target_type), min(run_at), max(run_at), sum(run_at)
+       json_group_array(id) FILTER (WHERE (SELECT starts_until FROM mainspring_feed) > :now), count(target_type),
+       min(run_at), max(run_at), sum(run_at)
 """
+NO_IDS = "[]"  # what CHOSEN says while no reader asks for starts
 DUE_HERE = f"{WAITING.format(queue=':queue', level=':level')} AND run_at <= :now ORDER BY run_at, seq LIMIT :limit"
 PICK = f"""
 {CHOSEN}
@@ -284,11 +286,15 @@ def take(transaction: Transaction, request: ClaimRequest, taken: Taken, pick: st
         given = {"worker": request.worker, "version": request.version, "now": now, "seqs": seqs}
         given["stall_grace"] = request.stall_grace
         transaction.execute(TAKE, given)
-        lists = [(names[0], ids)] if len(names) == 1 and not targets else transaction.execute(STARTED, (seqs,))
         times = waits(transaction, names, seqs, number, due)
-        for task, jobs in lists:
+        if ids == NO_IDS:
+            for task in names:
+                transaction.count_starts(queue, task, json.dumps(times[task]))
+        else:
+            lists = [(names[0], ids)] if len(names) == 1 and not targets else transaction.execute(STARTED, (seqs,))
             data = json.dumps({"worker": request.worker})
-            transaction.record_row(ChangeKind.STARTED, queue, task, jobs, data, 0, json.dumps(times[task]))
+            for task, jobs in lists:
+                transaction.record_row(ChangeKind.STARTED, queue, task, jobs, data, 0, json.dumps(times[task]))
         transaction.count(queue, RETRYING, -retrying)
         transaction.count(queue, SUSPENDED, -suspended)
         transaction.count(queue, PENDING, retrying + suspended - number)

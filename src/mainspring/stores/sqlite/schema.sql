@@ -230,7 +230,8 @@ CREATE TABLE mainspring_changes (
     kind          TEXT    NOT NULL,
     queue         TEXT,
     task          TEXT,
-    jobs          TEXT,                    -- JSON: ids, or arrays of id, target_type, target_id and data
+    jobs          TEXT,                    -- JSON: ids, or arrays of id, target_type, target_id and data. A start without
+                                           -- jobs is only counted, and not for readers
     data          TEXT,                    -- JSON
     n             INTEGER NOT NULL DEFAULT 0, -- the number of jobs
     times         TEXT                     -- JSON: the sum of their waits or durations, and the number in each bucket
@@ -240,7 +241,8 @@ CREATE TABLE mainspring_changes (
 CREATE TABLE mainspring_feed (
     life          TEXT    NOT NULL PRIMARY KEY,
     folded        INTEGER NOT NULL DEFAULT 0, -- the numbers include the entries up to this one
-    numbers_pruned_at INTEGER NOT NULL DEFAULT 0
+    numbers_pruned_at INTEGER NOT NULL DEFAULT 0,
+    starts_until  INTEGER NOT NULL DEFAULT 0 -- until then, claims name the started jobs in the feed
 ) STRICT, WITHOUT ROWID;
 
 INSERT INTO mainspring_feed (life) VALUES (lower(hex(randomblob(4))));

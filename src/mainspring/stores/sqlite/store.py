@@ -125,7 +125,7 @@ class SqlStore(ABC):
         if wake := transaction.wakes():
             queues = () if transaction.cancellations or "*" in transaction.woken else transaction.woken
             self.liveness.wake(wake, queues)
-        if transaction.changes:
+        if transaction.has_news:
             self.liveness.wake_readers()
 
     # -- the life of a job --------------------------------------------------------------------------
@@ -285,8 +285,11 @@ class SqlStore(ABC):
         confirmed = read.confirmed_by(connection, halt.number)
         return [info for info in self._living() if info.id not in confirmed and info.alive and serves(info, halt)]
 
-    async def changes(self, after: str | None = None, *, limit: int = 500) -> ChangePage:
-        return await self._read(changes.read, None if after is None else Cursor.parse(after), limit)
+    async def changes(self, after: str | None = None, *, limit: int = 500, starts: bool = False) -> ChangePage:
+        cursor = None if after is None else Cursor.parse(after)
+        if starts and not await self._read(changes.asks_in_time, self.clock.now()):
+            await self._write(changes.ask_for_starts, [None])
+        return await self._read(changes.read, cursor, limit)
 
     async def numbers(self, query: NumbersQuery) -> list[Figure]:
         return await self._read(numbers.read, query)

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from mainspring.clock import Clock, Millis, to_datetime
-from mainspring.stores.feed import Entry
+from mainspring.stores.feed import ChangeKind, Entry
 from mainspring.stores.protocol import Halt, Wake
 from mainspring.stores.sqlite import numbers
 
@@ -47,6 +47,7 @@ class Transaction:
         self.now = now
         self.counts: defaultdict[tuple[str, int], int] = defaultdict(int)  # (queue, status) -> change
         self.changes: list[tuple[Any, ...]] = []  # rows for the change feed, in the order in which they happened
+        self.has_news = False  # the change feed has new entries for readers
         self.woken: set[str] = set()  # queues that may have something due
         self.cancellations = False
         self.documents = False  # documents come due soon
@@ -88,6 +89,11 @@ class Transaction:
     def record_row(self, *row: str | int | None) -> None:
         """Add an entry to the change feed. The values are in the order of ADD_CHANGES, without the time."""
         self.changes.append((self.now, *row))
+        self.has_news = True
+
+    def count_starts(self, queue: str, task: str, times: str) -> None:
+        """Add an entry that is only for the numbers over time: readers do not see it, and are not woken."""
+        self.changes.append((self.now, ChangeKind.STARTED, queue, task, None, None, 0, times))
 
     def finish(self) -> None:
         """Write what is written once per transaction: the counts, the change feed and, now and then, the numbers."""

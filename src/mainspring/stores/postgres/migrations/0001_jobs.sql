@@ -323,6 +323,7 @@ CREATE INDEX changes_txid ON {schema}.changes (txid);
 COMMENT ON TABLE {schema}.changes IS
     'The change feed. An entry lists jobs of one task and queue to which the same thing happened in one transaction.';
 COMMENT ON COLUMN {schema}.changes.txid IS 'the transaction; readers compare it with snapshots, because numbers are not in the order of commits';
+COMMENT ON COLUMN {schema}.changes.ids IS 'the jobs; NULL: the change is not about a job, or, if it is ''started'', it is not for readers and only counts';
 COMMENT ON COLUMN {schema}.changes.details IS 'JSON: for each id an array of target_type, target_id and data, or null; NULL: there is no more to say';
 COMMENT ON COLUMN {schema}.changes.data IS 'JSON: what is the same for all ids';
 COMMENT ON COLUMN {schema}.changes.times IS
@@ -340,12 +341,14 @@ CREATE TABLE {schema}.feed (
     pruned_number bigint   NOT NULL DEFAULT 0,
     folded        text     NOT NULL DEFAULT pg_current_snapshot()::text,
     folded_in     text     NOT NULL DEFAULT {schema}.database_id(),
-    numbers_pruned_at bigint NOT NULL DEFAULT 0
+    numbers_pruned_at bigint NOT NULL DEFAULT 0,
+    starts_until  bigint   NOT NULL DEFAULT 0
 );
 INSERT INTO {schema}.feed (life) VALUES (substr(md5(random()::text || clock_timestamp()), 1, 8));
 COMMENT ON TABLE {schema}.feed IS 'Identifies the change feed: a cursor of another one is not valid here. pruned_txid and pruned_number are the highest ones among the entries that were deleted.';
 COMMENT ON COLUMN {schema}.feed.folded IS 'the snapshot up to which the entries of the feed are included in numbers';
 COMMENT ON COLUMN {schema}.feed.folded_in IS 'the database to which that snapshot belongs';
+COMMENT ON COLUMN {schema}.feed.starts_until IS 'until then (ms since 1970 UTC), claims name the started jobs in changes, because a reader asks for it';
 
 CREATE TABLE {schema}.numbers (
     period        smallint NOT NULL,
@@ -584,6 +587,8 @@ COMMENT ON FUNCTION {schema}.look IS 'Returns when the first waiting jobs of que
 -- It takes no job of a task that is not given (NULL: any). A row without an id names each such task. For speed, it states
 -- again what engine.claim.claimed decides.
 --
+-- While no reader of the change feed asks for starts, it records them without the jobs: only for the numbers over time.
+--
 -- All claims share the lock. A halt takes it exclusively, so nothing starts after it. Jobs are locked FOR NO KEY UPDATE:
 -- a transaction that is about to wait for the job's end (wakeups.py) does not conflict, and the job is not skipped.
 CREATE FUNCTION {schema}.take(
@@ -603,6 +608,7 @@ DECLARE
     due integer;
     mixed boolean;
     taken integer;
+    starts boolean := EXISTS (SELECT 1 FROM {schema}.feed WHERE starts_until > at);
 BEGIN
     IF priorities IS NULL THEN
         WITH seen AS MATERIALIZED (SELECT * FROM {schema}.look(queues, since)),
@@ -619,7 +625,8 @@ BEGIN
         INTO heads, due, queues, priorities, since, mixed;
         SELECT json_agg(json_build_array(queue, actor, reason, h.since, until, accept)) INTO halts
         FROM {schema}.halts AS h WHERE until IS NULL OR until > at;
-        payload_ := json_build_object('at', at, 'heads', heads, 'halts', halts, 'tried', due = 1 AND room > 0 AND NOT mixed);
+        payload_ := json_build_object('at', at, 'heads', heads, 'halts', halts, 'tried', due = 1 AND room > 0 AND NOT mixed,
+                                      'starts', starts);
         RETURN NEXT;
         IF due <> 1 OR room <= 0 OR mixed THEN
             RETURN;
@@ -651,8 +658,9 @@ BEGIN
                      LATERAL (VALUES (left_.was, -left_.n), (3, left_.n)) AS change(status, n)
             ), recorded AS (
                 INSERT INTO {schema}.changes (at, kind, queue, task, ids, details, data, times)
-                SELECT at, 'started', queues[i], task, array_agg(id), CASE WHEN bool_or(target_type IS NOT NULL)
-                    THEN json_agg(json_build_array(target_type, target_id)) END, json_build_object('worker', worker_),
+                SELECT at, 'started', queues[i], task, array_agg(id) FILTER (WHERE starts), CASE WHEN starts AND bool_or(target_type IS NOT NULL)
+                    THEN json_agg(json_build_array(target_type, target_id)) FILTER (WHERE starts) END,
+                    CASE WHEN starts THEN json_build_object('worker', worker_) END,
                     ARRAY[sum(length)::bigint, count(*) FILTER (WHERE bucket = 0), count(*) FILTER (WHERE bucket = 1), count(*) FILTER (WHERE bucket = 2),
                     count(*) FILTER (WHERE bucket = 3), count(*) FILTER (WHERE bucket = 4), count(*) FILTER (WHERE bucket = 5),
                     count(*) FILTER (WHERE bucket = 6), count(*) FILTER (WHERE bucket = 7), count(*) FILTER (WHERE bucket = 8),
@@ -684,6 +692,8 @@ CREATE FUNCTION {schema}.take_locked(
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET plan_cache_mode = force_generic_plan
 SET jit = off
 AS $$
+DECLARE
+    starts boolean := EXISTS (SELECT 1 FROM {schema}.feed WHERE starts_until > at);
 BEGIN
     RETURN QUERY
         WITH picked AS MATERIALIZED (
@@ -702,8 +712,9 @@ BEGIN
                  LATERAL (VALUES (left_.was, -left_.n), (3, left_.n)) AS change(status, n)
         ), recorded AS (
             INSERT INTO {schema}.changes (at, kind, queue, task, ids, details, data, times)
-            SELECT at, 'started', queue, task, array_agg(id), CASE WHEN bool_or(target_type IS NOT NULL)
-                    THEN json_agg(json_build_array(target_type, target_id)) END, json_build_object('worker', worker_),
+            SELECT at, 'started', queue, task, array_agg(id) FILTER (WHERE starts), CASE WHEN starts AND bool_or(target_type IS NOT NULL)
+                    THEN json_agg(json_build_array(target_type, target_id)) FILTER (WHERE starts) END,
+                    CASE WHEN starts THEN json_build_object('worker', worker_) END,
                 ARRAY[sum(length)::bigint, count(*) FILTER (WHERE bucket = 0), count(*) FILTER (WHERE bucket = 1), count(*) FILTER (WHERE bucket = 2),
                 count(*) FILTER (WHERE bucket = 3), count(*) FILTER (WHERE bucket = 4), count(*) FILTER (WHERE bucket = 5),
                 count(*) FILTER (WHERE bucket = 6), count(*) FILTER (WHERE bucket = 7), count(*) FILTER (WHERE bucket = 8),
