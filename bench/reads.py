@@ -50,8 +50,8 @@ SQLITE = [
        SELECT printf('00000000-0000-7000-8000-%012x', n), 'task' || n % 10, 'queue' || n % 5,
               CASE WHEN n % 50 = 0 THEN 5 WHEN n % 51 = 0 THEN 6 ELSE 4 END, n % 4, {now} - {day} + n * 100,
               1 + (n % 20 = 0), 3, 0, 1, 'w' || n % 4, {now} - {day} + n * 100 - n * 37 % 1000, {now} - {day} + n * 100,
-              {now} + {day} * (n % 7 + 1), 0, {now} - 2 * {day} + n, {day}, {day}, '',
-              '{{"guest": {{"id": ' || n || '}}}}', iif(n % 10, NULL, '["vip"]'), 'guest', n % 100000,
+              iif(n % 3, {now} - {day} + n * 100 + 7 * {day}, {now} + {day} * (n % 7 + 1)), 0, {now} - 2 * {day} + n,
+              {day}, {day}, '', '{{"guest": {{"id": ' || n || '}}}}', iif(n % 10, NULL, '["vip"]'), 'guest', n % 100000,
               iif(n % 50, NULL, 'ValueError')
        FROM number""",
 ]

@@ -12,9 +12,11 @@ from typing import Any, Self
 
 import pytest
 
-from mainspring.job import UNTIL_WOKEN, Claim, Inserted, Move, Save, Status, Step, end_of
+from mainspring.clock import to_datetime
+from mainspring.job import UNTIL_WOKEN, Claim, Inserted, Move, NewJob, Save, Status, Step, end_of
 from mainspring.stores.documents import Bundle, Key, Listing, Write
-from mainspring.stores.protocol import Action, Edit, Filter, Store, Want
+from mainspring.stores.protocol import Action, Edit, Filter, Sort, Store, Want
+from mainspring.stores.sorting import Order, Spot
 from mainspring.stores.sqlite import (
     SqliteStore,
     acks,
@@ -24,9 +26,12 @@ from mainspring.stores.sqlite import (
     maintenance,
     numbers,
     read,
+    sorting,
     wakeups,
 )
 from mainspring.stores.sqlite import steps as durable
+from mainspring.stores.sqlite.read import Conditions
+from mainspring.stores.sqlite.rows import FINISHED, WEEK
 from mainspring.stores.sqlite.transaction import _statement
 from mainspring.stores.tables import SUSPENDED
 from mainspring.testing.clock import ManualClock
@@ -70,8 +75,9 @@ WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n
 INSERT INTO mainspring_archive (id, task, queue, status, priority, run_at, attempts, max_attempts, crashes, token,
                                 started_at, finished_at, expires_at, timeout, created_at, keep, keep_dead,
                                 reason, tags, payload)
-SELECT printf('done-%012d', n), 'greet', iif(n % 3, 'default', 'mail'), 4 + (n % 50 = 0), n % 4, n, 1, 3, 0, 1, 1,
-       1, 9000000000000 + n, 0, 0, 0, 0, '', '["old"]', '{}'
+SELECT printf('done-%012d', n), 'greet', iif(n % 3, 'default', 'mail'), 4 + (n % 50 = 0), n % 4, n, 1, 3, 0, 1,
+       8000000000000 + n, 8000000000000 + n, 8000000000000 + n + iif(n % 2, 604800000, 1000), 0, 0, 0, 0, '',
+       '["old"]', '{}'
 FROM number
 """
 MANY_DOCUMENTS = """
@@ -158,6 +164,11 @@ TO_WAKE = "mainspring_jobs USING INDEX mainspring_jobs_to_wake"
 ASIDE = "mainspring_jobs USING INDEX mainspring_jobs_aside (queue=?"
 HEADS = [f"{SUSPECT})", f"{ASIDE})", *[f"{LEVEL})"] * 4]
 
+EXPIRING = [
+    "mainspring_archive USING INDEX mainspring_archive_week (finished_at<?)",
+    "mainspring_archive USING INDEX mainspring_archive_expiry (expires_at<?)",
+]
+
 INTENDED = {
     "INSERT": (_statement(insertion.INSERT, 16, 16), ["mainspring_archive USING PRIMARY KEY (id=?)"]),
     "INSERT_SUSPENDED": (
@@ -221,11 +232,8 @@ INTENDED = {
     "LOST": (maintenance.LOST, [BY_ID]),
     "TO_CANCEL": (maintenance.TO_CANCEL, ["mainspring_jobs USING INDEX mainspring_jobs_running (worker=?)"]),
     "HELD_BY": (maintenance.HELD_BY, ["mainspring_jobs USING INDEX mainspring_jobs_running (worker=?)"]),
-    "EXPIRED": (maintenance.EXPIRED, ["mainspring_archive USING INDEX mainspring_archive_expiry (expires_at<?)"]),
-    "SOMETHING_EXPIRED": (
-        maintenance.SOMETHING_EXPIRED,
-        ["mainspring_archive USING COVERING INDEX mainspring_archive_expiry (expires_at<?)"],
-    ),
+    "EXPIRED": (maintenance.EXPIRED, EXPIRING),
+    "SOMETHING_EXPIRED": (maintenance.SOMETHING_EXPIRED, EXPIRING),
     "DUE": (read.DUE, [f"{LEVEL} AND run_at<?)"] * 4),
     "TASKS_DUE": (read.TASKS_DUE, [f"{LEVEL} AND run_at<?)"] * 4),
 }
@@ -241,6 +249,66 @@ def test_the_statements_of_a_jobs_way_use_the_intended_index(full: Path, name: s
     ]
     searches = [step for step in steps if step.startswith("SEARCH") and "payloads" not in step]
     assert [f"SEARCH {search}" for search in intended] == searches[: len(intended)]
+
+
+BY_WEEK = "mainspring_archive USING INDEX mainspring_archive_week"
+BY_END = "mainspring_archive USING INDEX mainspring_archive_finished"
+MOMENT = to_datetime(8_000_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("where", "bounds"),
+    [
+        (Filter(finished_after=MOMENT), "(finished_at>?)"),
+        (Filter(changed_after=MOMENT), "(finished_at>?)"),
+        (Filter(finished_after=MOMENT, changed_after=MOMENT, tasks=("greet",)), "(finished_at>?)"),
+        (Filter(finished_before=MOMENT), "(finished_at<?)"),
+        (Filter(finished_after=MOMENT, finished_before=MOMENT), "(finished_at>? AND finished_at<?)"),
+    ],
+)
+def test_filters_by_the_end_use_both_indexes_of_ends(full: Path, where: Filter, bounds: str) -> None:
+    conditions = Conditions(where, FINISHED)
+    steps = plan(full, f"SELECT * FROM {FINISHED} WHERE {conditions} LIMIT 10", conditions.values)
+    assert [step for step in steps if step.startswith("SEARCH")] == [
+        f"SEARCH {BY_WEEK} {bounds}",
+        f"SEARCH {BY_END} {bounds}",
+    ]
+
+
+@pytest.mark.parametrize("most", [1, 20_000, 50_000])
+async def test_jobs_are_counted_by_their_end_however_many_there_are(
+    full: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(read, "MOST_BY_END", most)
+    store = SqliteStore(full)
+    after, before = to_datetime(8_000_000_000_001), to_datetime(8_000_000_000_101)
+    assert await store.count(Filter(finished_after=after)) == 20_000
+    assert await store.count(Filter(finished_after=after, finished_before=before, tasks=("greet",))) == 100
+    await store.close()
+
+
+@pytest.mark.parametrize("descending", [True, False])
+@pytest.mark.parametrize("after", [None, (8_000_000_000_100, "done-000000000100")])
+def test_lists_by_the_end_walk_along_both_indexes_of_ends(full: Path, descending: bool, after: Spot | None) -> None:
+    order = Order(Sort.FINISHED, descending)
+    with closing(sqlite3.connect(full)) as connection:
+        lanes = sorting.lanes_of(connection, Filter(), order, FINISHED)
+    found = []
+    for lane in lanes:
+        term, values = lane.beyond(order, after) or ("0", ())
+        terms = " AND ".join([*lane.terms, term])
+        statement = f"SELECT * FROM {sorting.source(lane)} WHERE {terms} ORDER BY {lane.sorted_by(order)} LIMIT 10"
+        found += plan(full, statement, values)
+    way = "SCAN" if after is None else "SEARCH"
+    assert [step.partition(" (")[0] for step in found] == [f"{way} {BY_WEEK}", f"{way} {BY_END}"]
+
+
+def test_jobs_that_are_kept_as_usual_are_in_one_index_of_ends(full: Path) -> None:
+    """The conditions of the indexes name the default of `keep`."""
+    assert NewJob(id="", task="", payload="").keep == WEEK
+    with closing(sqlite3.connect(full)) as connection:
+        statement = "SELECT sql FROM sqlite_master WHERE name LIKE 'mainspring_archive_%' AND sql LIKE '%expires_at%'"
+        assert [f"finished_at + {WEEK}" in sql for (sql,) in connection.execute(statement)] == [True] * 3
 
 
 class Recorder(sqlite3.Cursor):

@@ -18,7 +18,7 @@ from mainspring.stores.sqlite.acks import write
 from mainspring.stores.sqlite.admin import remove_jobs
 from mainspring.stores.sqlite.connection import DatabaseFile, file_system
 from mainspring.stores.sqlite.liveness import Liveness
-from mainspring.stores.sqlite.rows import LIVE_STATE, to_state
+from mainspring.stores.sqlite.rows import FINISHED, KEPT_A_WEEK, KEPT_OTHERWISE, LIVE_STATE, WEEK, to_state
 from mainspring.stores.sqlite.transaction import Transaction
 from mainspring.stores.tables import COUNT_JOBS, NEVER, ODD_ROWS, RUNNING, odd_rows, status_name
 from mainspring.stores.workers import TimedRun
@@ -90,16 +90,21 @@ def release_all(transaction: Transaction, workers: list[str]) -> list[int]:
 
 # -- retention ------------------------------------------------------------------------------------
 
-EXPIRED = """
-SELECT id, queue, status FROM mainspring_archive INDEXED BY mainspring_archive_expiry
-WHERE expires_at <= ? ORDER BY expires_at LIMIT ?
+EXPIRED = f"""
+SELECT * FROM (SELECT id, queue, status FROM {FINISHED} INDEXED BY mainspring_archive_week
+               WHERE {KEPT_A_WEEK} AND finished_at <= :now - {WEEK} ORDER BY finished_at LIMIT :limit)
+UNION ALL
+SELECT * FROM (SELECT id, queue, status FROM {FINISHED} INDEXED BY mainspring_archive_expiry
+               WHERE {KEPT_OTHERWISE} AND expires_at <= :now ORDER BY expires_at LIMIT :limit)
+LIMIT :limit
 """
 FORGET_KEYS = """
 DELETE FROM mainspring_dedupe WHERE (task, dedupe_key) IN (
     SELECT task, dedupe_key FROM mainspring_dedupe INDEXED BY mainspring_dedupe_expiry WHERE expires_at <= ? LIMIT ?)
 """
-SOMETHING_EXPIRED = """
-SELECT EXISTS (SELECT 1 FROM mainspring_archive WHERE expires_at <= :now)
+SOMETHING_EXPIRED = f"""
+SELECT EXISTS (SELECT 1 FROM {FINISHED} WHERE {KEPT_A_WEEK} AND finished_at <= :now - {WEEK})
+    OR EXISTS (SELECT 1 FROM {FINISHED} WHERE {KEPT_OTHERWISE} AND expires_at <= :now)
     OR EXISTS (SELECT 1 FROM mainspring_audit WHERE at < :now - :keep_audit)
     OR EXISTS (SELECT 1 FROM mainspring_dedupe WHERE expires_at <= :now)
     OR EXISTS (SELECT 1 FROM mainspring_documents WHERE expires_at <= :now AND expires_at < 4611686018427387904)
@@ -123,7 +128,7 @@ def prune(transaction: Transaction, requests: list[Prune]) -> list[int]:
 
 
 def prune_some(transaction: Transaction, now: Millis, limit: int, keep_audit: Millis) -> int:
-    rows = transaction.execute(EXPIRED, (now, limit)).fetchall()
+    rows = transaction.execute(EXPIRED, {"now": now, "limit": limit}).fetchall()
     if rows:
         remove_jobs(transaction, [job_id for job_id, _, _ in rows])
     for (queue, status), number in Counter((queue, status) for _, queue, status in rows).items():

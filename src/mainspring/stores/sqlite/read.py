@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -23,7 +23,7 @@ from mainspring.stores.protocol import (
     WorkerInfo,
 )
 from mainspring.stores.sqlite.claims import ASIDE, PRIORITIES, SET_ASIDE, SUSPECT, SUSPECTS, WAITING
-from mainspring.stores.sqlite.rows import COLUMNS, FINISHED, LIVE, to_job
+from mainspring.stores.sqlite.rows import COLUMNS, FINISHED, KEPT_A_WEEK, KEPT_OTHERWISE, LIVE, to_job
 from mainspring.stores.sqlite.steps import steps
 from mainspring.stores.sqlite.transaction import HALTS, to_halt
 from mainspring.stores.tables import (
@@ -48,8 +48,10 @@ class Conditions:
         self.terms: list[str] = []
         self.values: list[Any] = []
         self.impossible = False  # no row of this table can match
-        self._table = table
-        self._has_tag = HAS_TAG.format(table=table) if correlated else IS_TAGGED  # correlated: checked row by row
+        self.table = table
+        self.by_end = False  # the indexes of ends may find the rows
+        self._correlated = correlated  # checked row by row
+        self._has_tag = HAS_TAG.format(table=table) if correlated else IS_TAGGED
         self._add_choices(where)
         self._add_equalities(where)
         self._add_times(where)
@@ -63,7 +65,7 @@ class Conditions:
         self.values += values
 
     def _add_choices(self, where: Filter) -> None:
-        codes = [code for status, code in CODES.items() if (code >= COMPLETED) == (self._table == FINISHED)]
+        codes = [code for status, code in CODES.items() if (code >= COMPLETED) == (self.table == FINISHED)]
         if where.statuses:
             wanted = [CODES[status] for status in where.statuses if CODES[status] in codes]
             self.impossible = not wanted
@@ -92,24 +94,39 @@ class Conditions:
             self.add("id IN (SELECT job_id FROM mainspring_audit_jobs WHERE operation = ?)", where.operation)
 
     def _add_times(self, where: Filter) -> None:
-        for column, field in (("created_at", "created"), ("run_at", "due"), ("finished_at", "finished")):
-            for comparison, bound in ((">=", f"{field}_after"), ("<", f"{field}_before")):
-                moment = getattr(where, bound)
-                if moment is None:
-                    continue
-                if field == "finished" and self._table == LIVE:
-                    self.impossible = True
-                else:
-                    self.add(f"{column} {comparison} ?", to_millis(moment))
-        if where.changed_after is not None:
-            column = "finished_at" if self._table == FINISHED else UPDATED_AT
-            self.add(f"{column} >= ?", to_millis(where.changed_after))
+        for column, after, before in (
+            ("created_at", where.created_after, where.created_before),
+            ("run_at", where.due_after, where.due_before),
+        ):
+            for term, moment in ((f"{column} >= ?", after), (f"{column} < ?", before)):
+                if moment is not None:
+                    self.add(term, to_millis(moment))
+        ends = {">=": where.finished_after, "<": where.finished_before}
+        if self.table == LIVE:
+            self.impossible = self.impossible or any(ends.values())
+            if where.changed_after is not None:
+                self.add(f"{UPDATED_AT} >= ?", to_millis(where.changed_after))
+        else:
+            after = max(filter(None, (where.finished_after, where.changed_after)), default=None)
+            self._add_ends({**ends, ">=": after})
+
+    def _add_ends(self, bounds: Mapping[str, datetime | None]) -> None:
+        """Add bounds of the end. Two indexes have the ends, so if the rows are to be found by them, search both."""
+        given = {sign: to_millis(moment) for sign, moment in bounds.items() if moment is not None}
+        if not given:
+            return
+        term = " AND ".join(f"finished_at {sign} ?" for sign in given)
+        if self._correlated:
+            self.add(term, *given.values())
+        else:
+            self.by_end = True
+            self.add(f"({KEPT_A_WEEK} AND {term} OR {KEPT_OTHERWISE} AND {term})", *given.values(), *given.values())
 
     def _add_payload(self, where: Filter) -> None:
         """Compare decoded field names: SQLite's own path syntax cannot name fields that JSON writes with escapes."""
         for path, value in where.payload.items():
             steps = path.split(".")
-            objects = [BODY.format(table=self._table), *(NESTED.format(outer=depth) for depth in range(len(steps) - 1))]
+            objects = [BODY.format(table=self.table), *(NESTED.format(outer=depth) for depth in range(len(steps) - 1))]
             levels = ", ".join(f"json_each({source}) AS s{depth}" for depth, source in enumerate(objects))
             names = " AND ".join(f"s{depth}.key = ?" for depth in range(len(steps)))
             condition, compared = equality(f"s{len(steps) - 1}", value)
@@ -163,14 +180,32 @@ def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[Job]:
     return [found[job_id] for job_id in ids if job_id in found]
 
 
+MOST_BY_END = 50_000  # jobs that are counted by the indexes of ends; if there are more, it is faster to read all rows
+
+
 def count(connection: sqlite3.Connection, where: Filter) -> int:
-    total = 0
-    for table in (LIVE, FINISHED):
-        conditions = Conditions(where, table)
-        if not conditions.impossible:
-            statement = f"SELECT count(*) FROM {table} WHERE {conditions}"
-            total += connection.execute(statement, conditions.values).fetchone()[0]
+    return sum(count_in(connection, where, table) for table in (LIVE, FINISHED))
+
+
+def count_in(connection: sqlite3.Connection, where: Filter, table: str) -> int:
+    conditions = Conditions(where, table)
+    if conditions.impossible:
+        return 0
+    if conditions.by_end:
+        number = number_of(connection, conditions, MOST_BY_END)
+        if number < MOST_BY_END:
+            return number
+        conditions = Conditions(where, table, correlated=True)
+    statement = f"SELECT count(*) FROM {table} WHERE {conditions}"
+    total: int = connection.execute(statement, conditions.values).fetchone()[0]
     return total
+
+
+def number_of(connection: sqlite3.Connection, conditions: Conditions, most: int) -> int:
+    """Count the rows that match, up to `most`."""
+    statement = f"SELECT count(*) FROM (SELECT 1 FROM {conditions.table} WHERE {conditions} LIMIT ?)"
+    number: int = connection.execute(statement, (*conditions.values, most)).fetchone()[0]
+    return number
 
 
 # -- history --------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mainspring.clock import Millis
 from mainspring.job import Job
 from mainspring.stores import columns, tables
 from mainspring.stores.columns import JOB, decoded
@@ -12,6 +13,9 @@ from mainspring.stores.engine.ack import STATE_COLUMNS, JobState
 from mainspring.stores.tables import NEVER, STATUSES
 
 LIVE, FINISHED = "mainspring_jobs", "mainspring_archive"
+WEEK: Millis = 7 * 86_400_000  # how long jobs are usually kept; the conditions of three indexes have the same number
+KEPT_A_WEEK = f"{FINISHED}.expires_at = {FINISHED}.finished_at + {WEEK}"
+KEPT_OTHERWISE = f"{FINISHED}.expires_at <> {FINISHED}.finished_at + {WEEK}"
 PAYLOAD = "coalesce(payload, (SELECT body FROM mainspring_payloads WHERE job_id = {table}.id))"
 TAGS = JOB.index("tags")
 

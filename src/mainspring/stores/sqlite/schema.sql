@@ -93,11 +93,14 @@ CREATE TABLE mainspring_archive (
     result        TEXT                     -- JSON
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX mainspring_archive_expiry ON mainspring_archive (expires_at);
+-- By the end, and by the expiry. Most jobs are kept for the usual 7 days, so both orders are the same, and one index is
+-- enough for them.
+CREATE INDEX mainspring_archive_week ON mainspring_archive (finished_at, id) WHERE expires_at = finished_at + 604800000;
+CREATE INDEX mainspring_archive_finished ON mainspring_archive (finished_at, id) WHERE expires_at <> finished_at + 604800000;
+CREATE INDEX mainspring_archive_expiry ON mainspring_archive (expires_at) WHERE expires_at <> finished_at + 604800000;
 CREATE INDEX mainspring_archive_failed ON mainspring_archive (status, id) WHERE status > 4;
 CREATE INDEX mainspring_archive_dead ON mainspring_archive (queue, finished_at) WHERE status = 5;
 -- For sorted lists. Jobs of less than 0.1 s and jobs with one attempt are not in their index, so that most jobs cost nothing.
-CREATE INDEX mainspring_archive_finished ON mainspring_archive (finished_at, id);
 CREATE INDEX mainspring_archive_duration ON mainspring_archive (finished_at - started_at, id)
     WHERE started_at > 0 AND started_at <= finished_at - 100;
 CREATE INDEX mainspring_archive_attempts ON mainspring_archive (attempts, id) WHERE attempts <> 1;

@@ -24,8 +24,8 @@ from mainspring.stores.sorting import (
     shared_look,
 )
 from mainspring.stores.sqlite.claims import ALL_ASIDE, ALL_SUSPECT, ALL_WAITING, PRIORITIES, each
-from mainspring.stores.sqlite.read import Conditions
-from mainspring.stores.sqlite.rows import COLUMNS, FINISHED, LIVE, to_job
+from mainspring.stores.sqlite.read import Conditions, number_of
+from mainspring.stores.sqlite.rows import COLUMNS, FINISHED, KEPT_A_WEEK, KEPT_OTHERWISE, LIVE, to_job
 from mainspring.stores.tables import CODES, COMPLETED, RUNNING, STATUSES
 
 LASTED = f"{FINISHED}.finished_at - {FINISHED}.started_at"
@@ -122,7 +122,9 @@ def lanes_of(connection: sqlite3.Connection, where: Filter, order: Order, table:
         case Sort.DUE:
             return shared_look(list(due_lanes(connection, where)))
         case Sort.FINISHED:
-            return [Lane(table, f"{table}.finished_at", "mainspring_archive_finished")]
+            end = f"{table}.finished_at"
+            usual = Lane(table, end, "mainspring_archive_week", (KEPT_A_WEEK,))
+            return shared_look([usual, Lane(table, end, "mainspring_archive_finished", (KEPT_OTHERWISE,))])
         case Sort.DURATION:
             slow = Lane(table, LASTED, "mainspring_archive_duration", (SLOW,))
             return shared_look([slow, Lane(table, 0, rest=f"NOT ({SLOW})")])
@@ -209,7 +211,7 @@ def is_selective(connection: sqlite3.Connection, where: Filter, order: Order, ta
     if any(tagged(connection, tag) <= UNSELECTIVE for tag in where.tags):
         return True
     part = selective_part(where, order, table)
-    return part != Filter() and number_of(connection, part, table, UNSELECTIVE + 1) <= UNSELECTIVE
+    return part != Filter() and number_in(connection, part, table, UNSELECTIVE + 1) <= UNSELECTIVE
 
 
 TAGGED = "SELECT count(*) FROM (SELECT 1 FROM mainspring_tags WHERE tag = ? LIMIT ?)"
@@ -220,13 +222,9 @@ def tagged(connection: sqlite3.Connection, tag: str) -> int:
     return number
 
 
-def number_of(connection: sqlite3.Connection, where: Filter, table: str, most: int) -> int:
+def number_in(connection: sqlite3.Connection, where: Filter, table: str, most: int) -> int:
     conditions = Conditions(where, table)
-    if conditions.impossible:
-        return 0
-    statement = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {conditions} LIMIT ?)"
-    number: int = connection.execute(statement, (*conditions.values, most)).fetchone()[0]
-    return number
+    return 0 if conditions.impossible else number_of(connection, conditions, most)
 
 
 # -- counts ---------------------------------------------------------------------------------------
@@ -254,7 +252,7 @@ def count_in(connection: sqlite3.Connection, where: Filter, table: str, most: in
         return 0, True
     order = Order()
     if is_selective(connection, where, order, table):
-        return number_of(connection, where, table, most), True
+        return number_in(connection, where, table, most), True
     number, complete = 0, True
     for lane in created_lanes(where, table):
         until = None if lane.complete else last_looked_at(connection, lane, ("1", ()), order)
