@@ -77,10 +77,8 @@ TAKEN = {"id": "mainspring_jobs.id", "token": "token + 1", "payload": PAYLOAD.fo
 CHOSEN = f"""
 SELECT count(*), sum(status = {RETRYING}), sum(status = {SUSPENDED}), json_group_array(DISTINCT task),
        json_group_array(seq), json_group_array(json_array({", ".join(TAKEN.get(name, name) for name in CLAIMED)}, seq)),
-       json_group_array(id) FILTER (WHERE (SELECT starts_until FROM mainspring_feed) > :now), count(target_type),
-       min(run_at), max(run_at), sum(run_at)
+       (SELECT starts_until FROM mainspring_feed) > :now, min(run_at), max(run_at), sum(run_at)
 """
-NO_IDS = "[]"  # what CHOSEN says while no reader asks for starts
 DUE_HERE = f"{WAITING.format(queue=':queue', level=':level')} AND run_at <= :now ORDER BY run_at, seq LIMIT :limit"
 PICK = f"""
 {CHOSEN}
@@ -108,9 +106,10 @@ SELECT task, json_group_array(run_at) FROM mainspring_jobs
 WHERE seq IN (SELECT value FROM json_each(?)) GROUP BY task
 """
 STARTED = """
-SELECT task, json_group_array(json_array(id, target_type, target_id)) FROM mainspring_jobs
+SELECT task, json_group_array({job}), count(target_type) FROM mainspring_jobs
 WHERE seq IN (SELECT value FROM json_each(?)) GROUP BY task
 """
+WITHOUT_TARGETS, WITH_TARGETS = STARTED.format(job="id"), STARTED.format(job="json_array(id, target_type, target_id)")
 PUT_ASIDE = f"""
 UPDATE mainspring_jobs SET aside = 1 WHERE seq IN (
     SELECT seq FROM (SELECT seq, task {DUE_HERE}) WHERE task NOT IN (SELECT value FROM json_each(:tasks)))
@@ -278,7 +277,7 @@ def take(transaction: Transaction, request: ClaimRequest, taken: Taken, pick: st
     """
     now, queue = transaction.now, place["queue"]
     picked = transaction.execute(pick, {**place, "now": now}).fetchone()
-    number, retrying, suspended, tasks, seqs, rows, ids, targets, *due = picked
+    number, retrying, suspended, tasks, seqs, rows, asked, *due = picked
     names = from_json(tasks)
     if request.tasks is not None and not request.tasks.issuperset(names):
         return None
@@ -287,14 +286,7 @@ def take(transaction: Transaction, request: ClaimRequest, taken: Taken, pick: st
         given["stall_grace"] = request.stall_grace
         transaction.execute(TAKE, given)
         times = waits(transaction, names, seqs, number, due)
-        if ids == NO_IDS:
-            for task in names:
-                transaction.count_starts(queue, task, json.dumps(times[task]))
-        else:
-            lists = [(names[0], ids)] if len(names) == 1 and not targets else transaction.execute(STARTED, (seqs,))
-            data = json.dumps({"worker": request.worker})
-            for task, jobs in lists:
-                transaction.record_row(ChangeKind.STARTED, queue, task, jobs, data, 0, json.dumps(times[task]))
+        (record_starts if asked else count_starts)(transaction, request.worker, queue, seqs, times)
         transaction.count(queue, RETRYING, -retrying)
         transaction.count(queue, SUSPENDED, -suspended)
         transaction.count(queue, PENDING, retrying + suspended - number)
@@ -302,6 +294,21 @@ def take(transaction: Transaction, request: ClaimRequest, taken: Taken, pick: st
         taken.number += number
         taken.rows.append((rows, now))
     return int(number)
+
+
+def count_starts(transaction: Transaction, _worker: str, queue: str, _seqs: str, times: dict[str, Times]) -> None:
+    for task, waited in times.items():
+        transaction.count_starts(queue, task, json.dumps(waited))
+
+
+def record_starts(transaction: Transaction, worker: str, queue: str, seqs: str, times: dict[str, Times]) -> None:
+    """Record the jobs that are claimed, because a reader of the change feed asks for them."""
+    data = json.dumps({"worker": worker})
+    lists = transaction.execute(WITHOUT_TARGETS, (seqs,)).fetchall()
+    if any(targets for _, _, targets in lists):
+        lists = transaction.execute(WITH_TARGETS, (seqs,)).fetchall()
+    for task, jobs, _ in lists:
+        transaction.record_row(ChangeKind.STARTED, queue, task, jobs, data, 0, json.dumps(times[task]))
 
 
 def waits(
