@@ -50,11 +50,24 @@ async def ran(store: Store, clock: ManualClock, seconds: float, **fields: Any) -
     return job_id
 
 
-async def cancelled(store: Store) -> str:
+async def cancelled(store: Store, **fields: Any) -> str:
     """Cancel a job that has never run."""
-    job_id = await put(store)
+    job_id = await put(store, **fields)
     await by_hand(store, Action.CANCEL, job_id)
     return job_id
+
+
+async def equal_jobs(store: Store, now: int) -> None:
+    """Make jobs of two queues that differ little in what lists are sorted by."""
+    for number in range(9):
+        queue = "mail" if number % 3 else "other"
+        await put(store, queue=queue, priority=number % 2, delay=60_000)
+        failed = await running(store, queue=queue, max_attempts=9)
+        await end(store, failed, Move.RETRY, delay=60_000 + number % 2)
+        for seconds in (0, 1):
+            held = await running(store, queue=queue)
+            await end(store, held, Move.DONE, started_at=now - 1000 * seconds, finished_at=now)
+        await cancelled(store, queue=queue, delay=60_000)
 
 
 class SortingTests(StoreScenario):
@@ -146,6 +159,19 @@ class SortingTests(StoreScenario):
             matching = {job.id for job in (await store.find(Filter(**where), limit=100)).jobs}
             in_list = set(await listed(store, sort))
             assert set(await listed(store, sort, **where)) == matching & in_list
+
+    @pytest.mark.parametrize("descending", [True, False], ids=["descending", "ascending"])
+    @pytest.mark.parametrize("sort", Sort)
+    async def test_pages_that_end_early_have_all_jobs(
+        self, store: Store, clock: ManualClock, sort: Sort, descending: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await equal_jobs(store, clock.now())
+        jobs = (await store.find(Filter(), sort=sort, descending=descending, limit=100)).jobs
+        mail = [job.id for job in jobs if job.queue == "mail"]
+        assert len(mail) >= 6
+        monkeypatch.setattr("mainspring.stores.sorting.LOOK", 4)
+        monkeypatch.setattr("mainspring.stores.sorting.LEAST_LOOK", 2)
+        assert await listed(store, sort, descending=descending, queues=("mail",)) == mail
 
     # -- cursors ------------------------------------------------------------------------------
 

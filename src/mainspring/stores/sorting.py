@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from datetime import datetime
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from mainspring.clock import shown
 from mainspring.errors import ConfigurationError
@@ -56,6 +56,11 @@ class Order:
         """Return the comparison of jobs that come later in the list."""
         return "<" if self.descending else ">"
 
+    @property
+    def within(self) -> str:
+        """Return the comparison of jobs that come earlier in the list, or of the same job."""
+        return ">=" if self.descending else "<="
+
     def is_beyond(self, spot: Spot, other: Spot) -> bool:
         return spot < other if self.descending else spot > other
 
@@ -72,8 +77,12 @@ class PageRequest:
         return Page(list(rows), to_cursor(self.where, self.order, end), end is not None and len(rows) < self.limit)
 
 
-Bound = tuple[str, tuple[Any, ...]]
-"""A condition in SQL, in which `?` stands for each of the values."""
+class Bound(NamedTuple):
+    """A condition in SQL, in which `?` stands for each of the values."""
+
+    term: str
+    values: tuple[Any, ...] = ()
+    ties: bool = False  # all rows have the same key
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,9 @@ class Lane:
     index: str = ""  # for SQLite; empty: it chooses
     terms: tuple[str, ...] = ()  # conditions that the index answers
     values: tuple[Any, ...] = ()
+    above: int | None = None  # only rows with a greater key
+    below: int | None = None  # only rows with a smaller key
+    split: bool = False  # SQLite's index cannot compare key and tie together: equal keys are read apart
     rest: str = ""  # a condition that only the rows can answer
     complete: bool = False  # `terms` are the whole filter: all rows match
     tie: str = "id"
@@ -96,22 +108,43 @@ class Lane:
     def spot(self) -> str:
         return f"{self.key}, {self.table}.{self.tie}"
 
-    def beyond(self, order: Order, start: Spot | None, sign: str | None = None) -> Bound | None:
-        """Return the condition of rows beyond a spot; None if there are none."""
-        sign = sign or order.beyond
-        if start is None:
-            return ALL_ROWS
-        if isinstance(self.key, str):
-            range_of_index = (
-                f"{self.key} {sign.rstrip('=')}= ?"  # SQLite does not derive it if the key is an expression
-            )
-            return f"{range_of_index} AND ({self.spot}) {sign} (?, {self.mark})", (start[0], *start)
-        if self.key == start[0]:
-            return f"{self.table}.{self.tie} {sign} {self.mark}", (start[1],)
-        return ALL_ROWS if (self.key < start[0]) is ("<" in sign) else None
+    def ranges(self, order: Order, start: Spot | None, until: Spot | None = None) -> list[Bound]:
+        """Return conditions, in the order of the list, of the rows that come after a spot, up to another one."""
+        begin, end = self._past(start, order.beyond), self._past(until, order.within)
+        if begin is None or end is None:
+            return []
+        if not self.split:
+            return [both(begin, end)]
+        return self._split(order, start if begin.values else None, until if end.values else None)
 
-    def sorted_by(self, order: Order) -> str:
-        keys = [self.key] if isinstance(self.key, str) else []
+    def _past(self, spot: Spot | None, sign: str) -> Bound | None:
+        """Return one condition, because of two SQLite reads the range of the first, and not the smaller one."""
+        smaller = "<" in sign
+        first, last = (self.below, self.above) if smaller else (self.above, self.below)
+        if spot is None or (first is not None and (spot[0] >= first if smaller else spot[0] <= first)):
+            return ALL_ROWS if first is None else Bound(f"{self.key} {sign[0]} {first}")
+        if last is not None and (spot[0] <= last if smaller else spot[0] >= last):
+            return None
+        if isinstance(self.key, str):
+            return Bound(f"({self.spot}) {sign} (?, {self.mark})", spot)
+        if self.key == spot[0]:
+            return Bound(f"{self.table}.{self.tie} {sign} {self.mark}", spot[1:])
+        return ALL_ROWS if (self.key < spot[0]) is smaller else None
+
+    def _split(self, order: Order, start: Spot | None, until: Spot | None) -> list[Bound]:
+        """Return conditions of the rows with the first key, of those between, and of those with the last key."""
+        equal, tie = f"{self.key} = ?", f"{self.table}.{self.tie}"
+        begin, end = f"{tie} {order.beyond} ?", f"{tie} {order.within} ?"
+        if start and until and start[0] == until[0]:
+            return [Bound(f"{equal} AND {begin} AND {end}", (*start, until[1]), ties=True)]
+        after = Bound(f"{self.key} {order.beyond} ?", start[:1]) if start else ALL_ROWS
+        before = Bound(f"{self.key} {order.within[0]} ?", until[:1]) if until else ALL_ROWS
+        first = [Bound(f"{equal} AND {begin}", start, ties=True)] if start else []
+        last = [Bound(f"{equal} AND {end}", until, ties=True)] if until else []
+        return [*first, both(after, before), *last]
+
+    def sorted_by(self, order: Order, *, ties: bool = False) -> str:
+        keys = [self.key] if isinstance(self.key, str) and not ties else []
         plus = "+" if self.unordered else ""
         return ", ".join(f"{plus}{column} {order.direction}" for column in (*keys, f"{self.table}.{self.tie}"))
 
@@ -135,7 +168,11 @@ def shared_look(lanes: Sequence[Lane]) -> list[Lane]:
     return [replace(lane, look=max(LEAST_LOOK, LOOK // len(lanes))) for lane in lanes]
 
 
-ALL_ROWS: Bound = ("1 = 1", ())
+ALL_ROWS = Bound("1 = 1")
+
+
+def both(bound: Bound, other: Bound) -> Bound:
+    return Bound(f"{bound.term} AND {other.term}", (*bound.values, *other.values))
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,9 @@ async def search(transaction: Transaction, table: str, request: PageRequest) -> 
     if Conditions(where, table).impossible or not order.takes_any(finished=table == FINISHED):
         return []
     if await is_selective(transaction, where, order, table):
-        beyond = (lane := exact_lane(order, table)).beyond(order, request.start)
-        return [await read_rows(transaction, lane, [beyond], request, few=True)] if beyond else []
+        lane = exact_lane(order, table)
+        beyond = lane.ranges(order, request.start)
+        return [await read_rows(transaction, lane, beyond, request, few=True)] if beyond else []
     await transaction.rows(PLAN_FREELY, freely="off")
     lanes = await lanes_of(transaction, where, order, table)
     found = [await read_lane(transaction, lane, request) for lane in lanes]
@@ -69,20 +70,19 @@ async def search(transaction: Transaction, table: str, request: PageRequest) -> 
 
 async def read_lane(transaction: Transaction, lane: Lane, request: PageRequest) -> Found:
     """Read a lane until there are enough rows, or enough were looked at."""
-    beyond = lane.beyond(request.order, request.start)
-    if beyond is None:
+    beyond = lane.ranges(request.order, request.start)
+    if not beyond:
         return Found(())
     if lane.complete or (request.where == Filter() and not lane.rest):
-        return await read_rows(transaction, lane, [beyond], request)
+        return await read_rows(transaction, lane, beyond, request)
     until = await last_looked_at(transaction, lane, beyond, request.order)
-    within = lane.beyond(request.order, until, ">=" if request.order.descending else "<=") if until else None
-    found = await read_rows(transaction, lane, [beyond, *([within] if within else [])], request)
+    found = await read_rows(transaction, lane, lane.ranges(request.order, request.start, until), request)
     return found if found.until is not None else replace(found, until=until)
 
 
-async def last_looked_at(transaction: Transaction, lane: Lane, beyond: Bound, order: Order) -> Spot | None:
+async def last_looked_at(transaction: Transaction, lane: Lane, beyond: Sequence[Bound], order: Order) -> Spot | None:
     """Return where the read ends because enough rows were looked at; None if there are fewer rows."""
-    conditions = bounded(Conditions(Filter(), lane.table), lane, [beyond])
+    conditions = bounded(Conditions(Filter(), lane.table), lane, beyond)
     statement = f"""SELECT {spot_of(lane)} FROM {{s}}.{lane.table} WHERE {conditions}
                     ORDER BY {lane.sorted_by(order)} LIMIT 1 OFFSET {lane.look - 1}"""
     row = await transaction.row(statement, **conditions.values)
@@ -108,8 +108,8 @@ async def read_rows(
 
 def bounded(conditions: Conditions, lane: Lane, bounds: Sequence[Bound]) -> Conditions:
     conditions.add(" AND ".join(lane.terms) or "true", *lane.values)
-    for term, values in bounds:
-        conditions.add(term, *values)
+    for bound in bounds:
+        conditions.add(bound.term, *bound.values)
     return conditions
 
 
@@ -168,13 +168,9 @@ def attempt_lanes(table: str) -> list[Lane]:
     """Nearly all rows have the usual number, and are not in the index."""
     usual = 1 if table == FINISHED else 0
     attempts = f"{table}.attempts"
-    rare = f"{attempts} <> {usual}"
-    few = [lane(table, attempts, rare, f"{attempts} < {usual}")] if usual else []
-    return [
-        lane(table, attempts, rare, f"{attempts} > {usual}"),
-        lane(table, usual, rest=f"{attempts} = {usual}"),
-        *few,
-    ]
+    rare = lane(table, attempts, f"{attempts} <> {usual}")
+    few = [replace(rare, below=usual)] if usual else []
+    return [replace(rare, above=usual), lane(table, usual, rest=f"{attempts} = {usual}"), *few]
 
 
 HEADS = "SELECT queue_, apart, urgent, high, normal, low FROM {s}.look(%(queues)s::text[], NULL)"
@@ -258,8 +254,8 @@ async def count_in(transaction: Transaction, where: Filter, table: str, most: in
     number, complete = 0, True
     await transaction.rows(PLAN_FREELY, freely="off")
     for lane in created_lanes(where, table):
-        until = None if lane.complete else await last_looked_at(transaction, lane, ALL_ROWS, order)
-        within = ALL_ROWS if until is None else (f"{table}.id >= ?::uuid", (until[1],))
+        until = None if lane.complete else await last_looked_at(transaction, lane, [ALL_ROWS], order)
+        within = ALL_ROWS if until is None else Bound(f"{table}.id >= ?::uuid", until[1:])
         conditions = bounded(Conditions(where, table), lane, [within])
         statement = f"SELECT count(*) FROM (SELECT 1 FROM {{s}}.{table} WHERE {conditions} LIMIT %(most)s) AS found"
         number += await transaction.value(statement, **conditions.values, most=most)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from mainspring.job import Status
 from mainspring.stores.protocol import CappedCount, Filter, Page, Sort
@@ -24,14 +24,13 @@ from mainspring.stores.sorting import (
     shared_look,
 )
 from mainspring.stores.sqlite.claims import ALL_ASIDE, ALL_SUSPECT, ALL_WAITING, PRIORITIES, each
-from mainspring.stores.sqlite.read import Conditions, number_of
+from mainspring.stores.sqlite.read import IN_FAILED, Conditions, number_of
 from mainspring.stores.sqlite.rows import COLUMNS, FINISHED, KEPT_A_WEEK, KEPT_OTHERWISE, LIVE, to_job
-from mainspring.stores.tables import CODES, COMPLETED, RUNNING, STATUSES
+from mainspring.stores.tables import CODES, RUNNING, STATUSES
 
 LASTED = f"{FINISHED}.finished_at - {FINISHED}.started_at"
 # In another form than LASTED: SQLite would take it for the range to read, and not the bound of the page.
 SLOW = f"{FINISHED}.started_at > 0 AND {FINISHED}.started_at <= {FINISHED}.finished_at - {QUICK}"
-IN_FAILED = f"{FINISHED}.status > {COMPLETED}"  # the condition of the index; SQLite does not derive it
 
 
 # -- pages ----------------------------------------------------------------------------------------
@@ -45,9 +44,7 @@ def find(connection: sqlite3.Connection, request: PageRequest) -> Page:
         if conditions.impossible or not order.takes_any(finished=table == FINISHED):
             continue
         if is_selective(connection, where, order, table):
-            found.append(
-                read_exactly(connection, replace(exact_lane(order, table), unordered=True), conditions, request)
-            )
+            found.append(read_lane(connection, exact_lane(order, table), conditions, request))
         else:
             plain = Conditions(where, table, correlated=True)
             lanes = lanes_of(connection, where, order, table)
@@ -60,42 +57,42 @@ def source(lane: Lane) -> str:
     return f"{lane.table} {f'INDEXED BY {lane.index}' if lane.index else ''}"
 
 
-def read_exactly(connection: sqlite3.Connection, lane: Lane, conditions: Conditions, request: PageRequest) -> Found:
-    beyond = lane.beyond(request.order, request.start)
-    return Found(()) if beyond is None else read_rows(connection, lane, [beyond], conditions, request)
-
-
 def read_lane(connection: sqlite3.Connection, lane: Lane, conditions: Conditions, request: PageRequest) -> Found:
     """Read a lane until there are enough rows, or enough were looked at."""
-    beyond = lane.beyond(request.order, request.start)
-    if beyond is None:
-        return Found(())
-    if lane.complete or (not conditions.terms and not lane.rest):
-        return read_rows(connection, lane, [beyond], conditions, request)
-    until = last_looked_at(connection, lane, beyond, request.order)
-    within = lane.beyond(request.order, until, ">=" if request.order.descending else "<=")
-    found = read_rows(connection, lane, [beyond, *([within] if within and until else [])], conditions, request)
+    if lane.unordered or lane.complete or (not conditions.terms and not lane.rest):
+        return read_rows(connection, lane, lane.ranges(request.order, request.start), conditions, request)
+    until = last_looked_at(connection, lane, request.order, request.start)
+    found = read_rows(connection, lane, lane.ranges(request.order, request.start, until), conditions, request)
     return found if found.until is not None else replace(found, until=until)
 
 
-def last_looked_at(connection: sqlite3.Connection, lane: Lane, beyond: Bound, order: Order) -> Spot | None:
+def last_looked_at(connection: sqlite3.Connection, lane: Lane, order: Order, start: Spot | None) -> Spot | None:
     """Return where the read ends because enough rows were looked at; None if there are fewer rows."""
-    term, values = beyond
-    statement = f"""SELECT {lane.spot} FROM {source(lane)} WHERE {" AND ".join([*lane.terms, term])}
-                    ORDER BY {lane.sorted_by(order)} LIMIT 1 OFFSET {lane.look - 1}"""
-    row: Spot | None = connection.execute(statement, (*lane.values, *values)).fetchone()
-    return row
+    skipped = lane.look - 1
+    for term, bounds, ties in lane.ranges(order, start):
+        rows, values = f"{source(lane)} WHERE {' AND '.join([*lane.terms, term])}", (*lane.values, *bounds)
+        sorting = lane.sorted_by(order, ties=ties)
+        statement = f"SELECT {lane.spot} FROM {rows} ORDER BY {sorting} LIMIT 1 OFFSET {skipped}"
+        if (row := connection.execute(statement, values).fetchone()) is not None:
+            return cast("Spot", row)
+        if ties:
+            skipped -= connection.execute(f"SELECT count(*) FROM {rows}", values).fetchone()[0]
+    return None
 
 
 def read_rows(
-    connection: sqlite3.Connection, lane: Lane, bounds: Sequence[Bound], conditions: Conditions, request: PageRequest
+    connection: sqlite3.Connection, lane: Lane, ranges: Sequence[Bound], conditions: Conditions, request: PageRequest
 ) -> Found:
-    terms = [*lane.terms, *(term for term, _ in bounds), str(conditions), *([lane.rest] if lane.rest else [])]
-    values = [*lane.values, *(value for _, values in bounds for value in values), *conditions.values]
-    statement = f"""SELECT {lane.spot}, {COLUMNS[lane.table]} FROM {source(lane)} WHERE {" AND ".join(terms)}
-                    ORDER BY {lane.sorted_by(request.order)} LIMIT ?"""
-    rows = [((key, tie), row) for key, tie, *row in connection.execute(statement, (*values, request.limit + 1))]
-    return Found(rows, rows[-1][0] if len(rows) > request.limit else None)
+    rows: list[tuple[Spot, Any]] = []
+    for term, bounds, ties in ranges:
+        terms = [*lane.terms, term, str(conditions), *([lane.rest] if lane.rest else [])]
+        values = (*lane.values, *bounds, *conditions.values, request.limit + 1 - len(rows))
+        statement = f"""SELECT {lane.spot}, {COLUMNS[lane.table]} FROM {source(lane)} WHERE {" AND ".join(terms)}
+                        ORDER BY {lane.sorted_by(request.order, ties=ties)} LIMIT ?"""
+        rows += [((key, tie), row) for key, tie, *row in connection.execute(statement, values)]
+        if len(rows) > request.limit:
+            return Found(rows, rows[-1][0])
+    return Found(rows)
 
 
 # -- lanes ----------------------------------------------------------------------------------------
@@ -105,15 +102,16 @@ def exact_lane(order: Order, table: str) -> Lane:
     """Return how matching rows are sorted, if they are few."""
     match order.sort:
         case Sort.DUE:
-            return Lane(table, f"{table}.run_at", tie="seq", terms=(f"{table}.status < {RUNNING}",))
+            lane = Lane(table, f"{table}.run_at", tie="seq", terms=(f"{table}.status < {RUNNING}",))
         case Sort.FINISHED:
-            return Lane(table, f"{table}.finished_at")
+            lane = Lane(table, f"{table}.finished_at")
         case Sort.DURATION:
-            return Lane(table, f"iif({SLOW}, {LASTED}, 0)")
+            lane = Lane(table, f"iif({SLOW}, {LASTED}, 0)")
         case Sort.ATTEMPTS:
-            return Lane(table, f"{table}.attempts")
+            lane = Lane(table, f"{table}.attempts")
         case _:
-            return Lane(table, 0)
+            lane = Lane(table, 0)
+    return replace(lane, unordered=True)
 
 
 def lanes_of(connection: sqlite3.Connection, where: Filter, order: Order, table: str) -> list[Lane]:
@@ -126,7 +124,7 @@ def lanes_of(connection: sqlite3.Connection, where: Filter, order: Order, table:
             usual = Lane(table, end, "mainspring_archive_week", (KEPT_A_WEEK,))
             return shared_look([usual, Lane(table, end, "mainspring_archive_finished", (KEPT_OTHERWISE,))])
         case Sort.DURATION:
-            slow = Lane(table, LASTED, "mainspring_archive_duration", (SLOW,))
+            slow = Lane(table, LASTED, "mainspring_archive_duration", (SLOW,), split=True)
             return shared_look([slow, Lane(table, 0, rest=f"NOT ({SLOW})")])
         case Sort.ATTEMPTS:
             return shared_look(attempt_lanes(table))
@@ -151,10 +149,10 @@ def created_lanes(where: Filter, table: str) -> list[Lane]:
 def attempt_lanes(table: str) -> list[Lane]:
     """Nearly all rows have the usual number, and are not in the index."""
     usual, name = (1, "archive") if table == FINISHED else (0, "jobs")
-    index, attempts = f"mainspring_{name}_attempts", f"{table}.attempts"
-    many = Lane(table, attempts, index, (f"{attempts} <> {usual}", f"{attempts} > {usual}"))
-    few = Lane(table, attempts, index, (f"{attempts} <> {usual}", f"{attempts} < {usual}"))
-    return [many, Lane(table, usual, rest=f"{attempts} = {usual}"), *([few] if usual else [])]
+    attempts = f"{table}.attempts"
+    rare = Lane(table, attempts, f"mainspring_{name}_attempts", (f"{attempts} <> {usual}",))
+    few = [replace(rare, below=usual)] if usual else []
+    return [replace(rare, above=usual), Lane(table, usual, rest=f"{attempts} = {usual}"), *few]
 
 
 def due_lanes(connection: sqlite3.Connection, where: Filter) -> Iterator[Lane]:
@@ -167,7 +165,7 @@ def due_lanes(connection: sqlite3.Connection, where: Filter) -> Iterator[Lane]:
             for terms, values in branches(connection, index, source, queue):
                 yield Lane(
                     LIVE, f"{LIVE}.run_at", f"mainspring_jobs_{index}",
-                    (condition, "queue = ?", *terms), (queue, *values), tie="seq",
+                    (condition, "queue = ?", *terms), (queue, *values), tie="seq", split=True,
                 )  # fmt: skip
 
 
@@ -255,7 +253,7 @@ def count_in(connection: sqlite3.Connection, where: Filter, table: str, most: in
         return number_in(connection, where, table, most), True
     number, complete = 0, True
     for lane in created_lanes(where, table):
-        until = None if lane.complete else last_looked_at(connection, lane, ("1", ()), order)
+        until = None if lane.complete else last_looked_at(connection, lane, order, None)
         bound, values = ("1", ()) if until is None else (f"{table}.id >= ?", (until[1],))
         statement = f"""SELECT count(*) FROM (SELECT 1 FROM {source(lane)} WHERE {" AND ".join([*lane.terms, bound])}
                         AND {conditions} LIMIT ?)"""
