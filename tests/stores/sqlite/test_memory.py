@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sqlite3
 import threading
+from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +19,7 @@ from mainspring.job import Move, Outcome
 from mainspring.stores.connect import connect
 from mainspring.stores.protocol import Filter, Severity, Store, Wake
 from mainspring.stores.sqlite import MemoryStore
+from mainspring.stores.sqlite.memory import create_database
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import claim, end, join, look, new_job, put, put_many, running
 from tests.in_memory import execute
@@ -129,6 +134,26 @@ def test_a_forked_child_has_its_own_copy(store: MemoryStore) -> None:
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 2
     assert asyncio.run(store.count(Filter())) == 1
+
+
+class WithoutCopies(sqlite3.Connection):
+    """As of a build of SQLite that cannot copy a database from and to bytes."""
+
+    @property
+    def deserialize(self) -> Any:
+        raise AttributeError
+
+
+@pytest.mark.parametrize("connection", [sqlite3.Connection, WithoutCopies])
+def test_it_has_the_same_tables_on_every_build_of_sqlite(
+    connection: type[sqlite3.Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(create_database()) as database:
+        tables = database.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
+    monkeypatch.setattr("sqlite3.connect", partial(sqlite3.connect, factory=connection))
+    with closing(create_database()) as database:
+        assert database.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall() == tables
+    assert "mainspring_jobs" in dict(tables)
 
 
 @pytest.mark.filterwarnings("error::ResourceWarning")
