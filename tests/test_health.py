@@ -84,7 +84,7 @@ def test_due_jobs_of_tasks_that_no_worker_knows_degrade_health(app: Mainspring) 
     assert [(task.task, task.queue, task.due) for task in health.unknown_tasks] == [(send(app).name, "mail", 1)]
     assert health.problems == (f"no live worker of queue mail knows task {send(app).name} (1 due)",)
     assert (health.oldest_due, health.oldest_in) == (app.now(), "mail")
-    app.run(app.pause("mail", "deployment"))
+    app.run(app.pause("mail", "deployment", wait=0))
     assert app.run(app.health()).problems == ()
     app.run(app.resume("mail"))
     app.run(app.store.join(replace(member("new"), tasks=(send(app).name,)), lambda _: None))

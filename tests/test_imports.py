@@ -71,18 +71,21 @@ async def greet(name: str, on: date | None = None) -> list[int]: ...
 """
 
 
+@pytest.mark.slow
 def test_a_program_with_tasks_imports_no_pydantic_before_their_first_use() -> None:
     found = imported_by(APP)
     assert not found & (NEVER | SCHEDULES)
     assert "pydantic" in imported_by(f"{APP}\ngreet.prepare(name='Ana')")
 
 
+@pytest.mark.slow
 def test_a_schedule_without_arguments_imports_its_rules_and_no_pydantic() -> None:
     found = imported_by(f"{APP}\n@app.every('1h')\nasync def tick(count: int = 1) -> None: ...")
     assert found >= SCHEDULES - {"zoneinfo"}
     assert not found & NEVER
 
 
+@pytest.mark.slow
 def test_help_imports_no_command() -> None:
     assert not imported_by(command("--help")) & (NEVER | STORES | SCHEDULES | COMMANDS)
 
@@ -121,6 +124,7 @@ READS = {  # commands that only read, each with the modules that take long and t
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", READS)
 def test_a_command_imports_neither_other_commands_nor_what_it_does_not_use(shop: Path, line: str) -> None:
     found = imported_by(command(*line.split()), shop)
@@ -128,6 +132,7 @@ def test_a_command_imports_neither_other_commands_nor_what_it_does_not_use(shop:
     assert len(found & COMMANDS) <= 1 or line.startswith("schedules")  # these share options with other commands
 
 
+@pytest.mark.slow
 def test_lazily_imported_names_can_be_imported() -> None:
     program = f"from mainspring import {', '.join(mainspring.LAZY)}\nfrom mainspring import *"
     assert imported_by(program) >= set(mainspring.LAZY.values())

@@ -119,14 +119,15 @@ NODES = st.recursive(
 JSON = VALUES | PETS | ROWS | NODES | st.lists(PETS | st.none(), max_size=2) | st.dictionaries(NAMES, ROWS, max_size=2)
 
 
+@pytest.mark.parametrize("examples", [15, pytest.param(150, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", [*TYPES, *LOOSE], ids=str)
-def test_the_verdict_is_that_of_pydantic(kind: Any) -> None:
+def test_the_verdict_is_that_of_pydantic(kind: Any, examples: int) -> None:
     """What fits the schema, Pydantic accepts. What Pydantic accepts strictly, fits as Pydantic writes it."""
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
     check = SchemaCheck(adapter.json_schema())
 
     @given(JSON)
-    @settings(max_examples=150, deadline=None, database=None)
+    @settings(max_examples=examples, deadline=None, database=None)
     def compare(value: Any) -> None:
         text = json.dumps(value)
         problems = check.problems(value)

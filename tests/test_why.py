@@ -86,9 +86,9 @@ async def test_why_explains_a_retry(kit: Kit) -> None:
 
 async def test_why_gives_the_decisive_reason_first(kit: Kit) -> None:
     later, now = await put(kit, delay=60), await put(kit)
-    await kit.app.pause("mail", "template is wrong", until=NOON + timedelta(hours=1), actor="ana")
-    await kit.app.halt("maintenance", actor="ops")
-    await kit.app.pause("other", actor="ops")
+    await kit.app.pause("mail", "template is wrong", until=NOON + timedelta(hours=1), actor="ana", wait=0)
+    await kit.app.halt("maintenance", actor="ops", wait=0)
+    await kit.app.pause("other", actor="ops", wait=0)
     await kit.store.leave("w1")
     assert causes(await why(kit, later)) == [Cause.LATER, Cause.HALTED, Cause.PAUSED, Cause.NO_WORKER]
     answer = await why(kit, now)

@@ -45,6 +45,7 @@ def test_the_steps_call_every_method_of_the_contract_but_those_that_may_differ()
     assert vars(Comparison).keys() >= STEPS.keys()
 
 
+@pytest.mark.slow
 @some(12)
 @given(histories(40))
 def test_a_file_and_memory_agree(history: list[tuple[Any, ...]]) -> None:

@@ -17,6 +17,8 @@ from mainspring.stores.sorting import Order, PageRequest
 from mainspring.stores.sqlite import SqliteStore, sorting
 from tests.postgres import RecycledStore, dsn
 
+pytestmark = pytest.mark.slow
+
 FIND = "SELECT id FROM {table} WHERE {conditions} ORDER BY id DESC LIMIT 50"
 COUNT = "SELECT count(*) FROM {table} WHERE {conditions}"
 ALL, DEAD = Filter(fingerprint="f0"), Filter(fingerprint="f0", statuses=(Status.DEAD_LETTER,))

@@ -17,5 +17,5 @@ class TestMemoryStore(StoreConformance):
         return MemoryStore(clock=clock)
 
 
-TestMemoryHistories = store_machine(lambda clock: MemoryStore(clock=clock)).TestCase
+TestMemoryHistories = pytest.mark.slow(store_machine(lambda clock: MemoryStore(clock=clock)).TestCase)
 TestMemoryHistories.settings = settings(max_examples=40, stateful_step_count=40, deadline=None, derandomize=True)

@@ -166,7 +166,15 @@ def saturated(bucket: Bucket, length: Millis, latency: int, rng: random.Random) 
 
 @pytest.mark.parametrize(
     ("count", "per", "burst"),
-    [(10, 1000, 1), (100, 1000, 1), (1, 500, 1), (1000, 1000, 10), (1000, 1000, 1), (7, 100, 2), (5, 100, 50)],
+    [
+        (10, 1000, 1),
+        (1, 500, 1),
+        (5, 100, 50),
+        pytest.param(7, 100, 2, marks=pytest.mark.slow),
+        pytest.param(100, 1000, 1, marks=pytest.mark.slow),
+        pytest.param(1000, 1000, 10, marks=pytest.mark.slow),
+        pytest.param(1000, 1000, 1, marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("latency", [0, 5, 40])
 def test_a_saturated_rate_is_reached_within_two_percent_with_any_burst(

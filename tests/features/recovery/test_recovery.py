@@ -10,7 +10,6 @@ import pytest
 from mainspring import Discard, Mainspring, Recover
 from mainspring.errors import ConfigurationError
 from mainspring.events import JobsRecovered
-from mainspring.features.recovery.timer import PAGE_SIZE
 from mainspring.job import Priority, Status
 from mainspring.stores.protocol import Filter
 from mainspring.testing import manual
@@ -135,7 +134,8 @@ async def test_only_jobs_that_died_within_the_window_are_recovered(new_app: NewA
         assert [(await job.get()).status for job in (old, new)] == [Status.DEAD_LETTER] * 2
 
 
-async def test_more_jobs_than_a_page_are_recovered(new_app: NewApp) -> None:
+async def test_more_jobs_than_a_page_are_recovered(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.features.recovery.timer.PAGE_SIZE", 10)
     app, down, told = new_app(), [True], []
 
     @app.task(max_attempts=1, recover=Recover(every=600))
@@ -145,12 +145,12 @@ async def test_more_jobs_than_a_page_are_recovered(new_app: NewApp) -> None:
 
     async with manual(app, start=START) as kit:
         told = recording(app)
-        await send.enqueue_many([{"number": number} for number in range(PAGE_SIZE + 5)])
+        await send.enqueue_many([{"number": number} for number in range(25)])
         await kit.drain()
         down[0] = False
         await kit.time.advance(minutes=11)
-        assert await app.jobs.count(Filter(statuses=(Status.COMPLETED,))) == PAGE_SIZE + 5
-    assert told == [("send", PAGE_SIZE + 5, 0)]
+        assert await app.jobs.count(Filter(statuses=(Status.COMPLETED,))) == 25
+    assert told == [("send", 25, 0)]
 
 
 async def test_restarts_that_follow_each_other_do_not_use_up_the_times_of_a_job(new_app: NewApp) -> None:

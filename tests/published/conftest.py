@@ -1,0 +1,9 @@
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _soon_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker publishes its tasks when it has done what waits, and not two seconds later."""
+    monkeypatch.setattr("mainspring.worker.publication.DELAY", 0.02)
