@@ -234,7 +234,7 @@ async def test_time_passes_a_halt_and_the_end_of_a_pause() -> None:
 
 
 @pytest.mark.slow
-async def test_a_year_of_hours_passes_in_a_moment() -> None:
+async def test_months_of_hours_pass_in_a_moment() -> None:
     own = Mainspring("memory://")
 
     @own.task()
@@ -243,8 +243,8 @@ async def test_a_year_of_hours_passes_in_a_moment() -> None:
 
     async with testing.manual(own) as kit:
         await tick.enqueue(number=0)
-        ran = await kit.time.advance(days=365)
-        assert [run.args["number"] for run in ran] == list(range(365 * 24 + 1))
+        ran = await kit.time.advance(days=90)
+        assert [run.args["number"] for run in ran] == list(range(90 * 24 + 1))
 
 
 # -- inline mode ----------------------------------------------------------------------------------
