@@ -34,7 +34,7 @@ WALKS = {
         "PostgreSQL": "(jobs|archive_.*)_pkey|archive_.*_status_id_idx",
     },
     Sort.DUE: {"SQLite": "jobs_(waiting|suspect|aside)", "PostgreSQL": "jobs_(waiting|suspect|aside)"},
-    Sort.FINISHED: {"SQLite": "archive_finished", "PostgreSQL": "archive_.*_finished_at_id_idx"},
+    Sort.FINISHED: {"SQLite": "archive_(week|finished)", "PostgreSQL": "archive_.*_finished_at_id_idx"},
     Sort.DURATION: {  # runs of less than 0.1 s are in the order of creation
         "SQLite": "archive_duration|archive USING PRIMARY KEY|SCAN mainspring_archive$|archive_failed",
         "PostgreSQL": "archive_.*_expr_id_idx|archive_.*_pkey|archive_.*_status_id_idx",

@@ -15,8 +15,7 @@ import pytest
 from mainspring.clock import to_datetime
 from mainspring.job import UNTIL_WOKEN, Claim, Inserted, Move, NewJob, Save, Status, Step, end_of
 from mainspring.stores.documents import Bundle, Key, Listing, Write
-from mainspring.stores.protocol import Action, Edit, Filter, Sort, Store, Want
-from mainspring.stores.sorting import Order, Spot
+from mainspring.stores.protocol import Action, Edit, Filter, Store, Want
 from mainspring.stores.sqlite import (
     SqliteStore,
     acks,
@@ -26,7 +25,6 @@ from mainspring.stores.sqlite import (
     maintenance,
     numbers,
     read,
-    sorting,
     wakeups,
 )
 from mainspring.stores.sqlite import steps as durable
@@ -285,22 +283,6 @@ async def test_jobs_are_counted_by_their_end_however_many_there_are(
     assert await store.count(Filter(finished_after=after)) == 20_000
     assert await store.count(Filter(finished_after=after, finished_before=before, tasks=("greet",))) == 100
     await store.close()
-
-
-@pytest.mark.parametrize("descending", [True, False])
-@pytest.mark.parametrize("after", [None, (8_000_000_000_100, "done-000000000100")])
-def test_lists_by_the_end_walk_along_both_indexes_of_ends(full: Path, descending: bool, after: Spot | None) -> None:
-    order = Order(Sort.FINISHED, descending)
-    with closing(sqlite3.connect(full)) as connection:
-        lanes = sorting.lanes_of(connection, Filter(), order, FINISHED)
-    found = []
-    for lane in lanes:
-        term, values = lane.beyond(order, after) or ("0", ())
-        terms = " AND ".join([*lane.terms, term])
-        statement = f"SELECT * FROM {sorting.source(lane)} WHERE {terms} ORDER BY {lane.sorted_by(order)} LIMIT 10"
-        found += plan(full, statement, values)
-    way = "SCAN" if after is None else "SEARCH"
-    assert [step.partition(" (")[0] for step in found] == [f"{way} {BY_WEEK}", f"{way} {BY_END}"]
 
 
 def test_jobs_that_are_kept_as_usual_are_in_one_index_of_ends(full: Path) -> None:
