@@ -321,6 +321,21 @@ class Mainspring:
         some = list(payloads)
         return self._by_name_sync(name, allow_unknown, options, lambda task: task.enqueue_data_many_sync(some))
 
+    async def prepare(
+        self, name: str, payload: Any = None, /, *, allow_unknown: bool = False, **options: Unpack[EnqueueOptions]
+    ) -> NewJob:
+        """Return a job for `enqueue_all`, `batch` or `chain`, by its task's name; see `enqueue`."""
+
+        async def prepared(task: Enqueuer[..., Any]) -> NewJob:
+            return task.prepare_data(given(payload))
+
+        return await self._by_name(name, allow_unknown, options, prepared)
+
+    def prepare_sync(
+        self, name: str, payload: Any = None, /, *, allow_unknown: bool = False, **options: Unpack[EnqueueOptions]
+    ) -> NewJob:
+        return self._by_name_sync(name, allow_unknown, options, lambda task: task.prepare_data(given(payload)))
+
     async def _by_name(
         self,
         name: str,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from mainspring.cli.data import plain
 from mainspring.features.schedules.rules import Occurrence, PreviewRow, ScheduleChange
 from mainspring.features.schedules.storage import StoredSchedule
+from mainspring.json_data import plain
 
 
 def plain_schedule(stored: StoredSchedule, now: datetime) -> dict[str, Any]:

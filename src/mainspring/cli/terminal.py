@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 from mainspring.cli import table
-from mainspring.cli.data import plain
 from mainspring.cli.progress import Progress
 from mainspring.cli.table import Cell, Column
 from mainspring.job import Status
+from mainspring.json_data import plain
 
 STYLES = {
     "heading": "1",

@@ -3,9 +3,9 @@ from __future__ import annotations
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta, timezone
 
-from mainspring.cli.data import plain
 from mainspring.errors import Failure
 from mainspring.job import Counts, Job, Priority, Status
+from mainspring.json_data import plain
 from mainspring.stores.protocol import Filter, Stats
 from tests.cli.conftest import Shop
 

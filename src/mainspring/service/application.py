@@ -1,0 +1,89 @@
+"""The ASGI application of the service: it can be served (program.py) or mounted into another application."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mainspring.app import Mainspring
+from mainspring.errors import MainspringError
+from mainspring.log import get_log
+from mainspring.service import enqueue, health, jobs, openapi, system, token_routes
+from mainspring.service.guard import App, Guard
+from mainspring.service.problems import Problem, problem_of
+from mainspring.service.requests import of_lines
+from mainspring.service.settings import ServiceSettings
+from mainspring.service.tokens import Tokens
+
+log = get_log("mainspring.service")
+CODES = {404: "not_found", 405: "method_not_allowed"}
+
+
+def make_service(app: Mainspring, settings: ServiceSettings | None = None) -> App:
+    """Return the HTTP API of an application, for any ASGI server.
+
+    To mount it: `your_app.mount("/jobs", make_service(app))`. Open and close the application yourself then.
+    """
+    settings = settings or ServiceSettings()
+    tokens = Tokens(app.store)
+    return Guard(make_api(app, tokens), settings, tokens)
+
+
+def make_api(app: Mainspring, tokens: Tokens) -> FastAPI:
+    api = FastAPI(
+        title="Mainspring", version=openapi.version(), docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json"
+    )
+    api.state.mainspring = app
+    api.state.tokens = tokens
+    api.router.routes[:0] = [
+        Route("/v1/jobs", enqueue.enqueue, methods=["POST"]),
+        Route("/v1/jobs:bulk", enqueue.enqueue_bulk, methods=["POST"]),
+    ]
+    for router in (jobs.router, system.router, token_routes.router, health.router):
+        api.include_router(router)
+    api.add_exception_handler(Problem, on_problem)
+    api.add_exception_handler(MainspringError, on_error)
+    api.add_exception_handler(RequestValidationError, on_invalid)
+    api.add_exception_handler(HTTPException, on_http)
+    openapi.describe(api)
+    return api
+
+
+def respond(request: Request, problem: Problem) -> Response:
+    return Response(problem.body(request.state.request_id), problem.kind.status, problem.headers())
+
+
+async def on_problem(request: Request, error: Any) -> Response:
+    return respond(request, error)
+
+
+async def on_error(request: Request, error: Any) -> Response:
+    problem = problem_of(error)
+    if problem.kind.status >= 500:
+        log.error("request_failed", request_id=request.state.request_id, path=request.url.path, error=str(error))
+    return respond(request, problem)
+
+
+async def on_invalid(request: Request, error: Any) -> Response:
+    lines = error.errors()
+    if any(line["type"] == "json_invalid" for line in lines):
+        return respond(request, Problem("invalid_json", "the body is not valid JSON"))
+    return respond(request, of_lines(lines, pointer))
+
+
+def pointer(place: Any) -> str:
+    """Return where an error is: in the body as a JSON pointer, otherwise the parameter."""
+    source, *path = map(str, place)
+    return "/" + "/".join(path) if source == "body" else ".".join(path) or source
+
+
+async def on_http(request: Request, error: Any) -> Response:
+    """Give the errors of the framework itself our form."""
+    code = CODES.get(error.status_code, "invalid_request")
+    return respond(request, Problem(code, f"{request.method} {request.url.path}: {error.detail}"))

@@ -1,0 +1,216 @@
+"""What requests carry: the models that check them."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from mainspring.errors import ConfigurationError
+from mainspring.job import Status
+from mainspring.options import EnqueueOptions
+from mainspring.retry import Retry
+from mainspring.stores.protocol import Filter
+
+MOST_IN_BULK = 1_000  # jobs of one bulk enqueue
+MOST_LISTED = 500  # jobs of one page
+LONGEST = 366 * 1000 * 86_400  # seconds
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Text = Annotated[str, StringConstraints(max_length=2_000)]
+Seconds = Annotated[float, Field(ge=0, le=LONGEST, allow_inf_nan=False)]
+
+
+MOMENTS = tuple(f"{what}_{side}" for what in ("created", "due", "finished", "changed") for side in ("after", "before"))[
+    :-1
+]
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+
+class Target(Body):
+    type: Name
+    id: Annotated[str, StringConstraints(min_length=1, max_length=1_000)]
+
+
+class RetryPolicy(Body):
+    """When a failed job runs again: after `delays`, or exponentially from `base` to `max_delay`."""
+
+    delays: list[Seconds] | None = Field(
+        default=None, min_length=1, max_length=50, description="seconds, used in order"
+    )
+    base: Seconds = 60.0
+    max_delay: Seconds = 3600.0
+    factor: float = Field(default=2.0, ge=1, le=100, allow_inf_nan=False)
+
+    def to_retry(self, max_attempts: int | None) -> Retry:
+        given: dict[str, Any] = {} if max_attempts is None else {"max_attempts": max_attempts}
+        if self.delays is not None:
+            return Retry.delays(*self.delays, **given)
+        return Retry(base=self.base, max_delay=self.max_delay, factor=self.factor, **given)
+
+
+class NewJobBody(Body):
+    """A job to enqueue."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"task": "welcome", "payload": {"guest": "Ada"}, "delay": 60}]}
+    )
+
+    task: Name = Field(description="the name of the task")
+    payload: Any = Field(default=None, description="its arguments, as the task's schema describes them")
+    queue: Name | None = None
+    priority: Literal["urgent", "high", "normal", "low"] | None = None
+    run_at: AwareDatetime | None = Field(default=None, description="when it is due, with an offset from UTC")
+    delay: Seconds | None = Field(default=None, description="seconds from now until it is due; instead of `run_at`")
+    timeout: Seconds | None = Field(default=None, gt=0, description="seconds that a run may take")
+    max_attempts: int | None = Field(default=None, ge=1, le=1_000)
+    retry: RetryPolicy | None = None
+    dedupe_key: Annotated[str, StringConstraints(min_length=1, max_length=1_000)] | None = None
+    dedupe_for: Literal["active", "forever"] | Seconds | None = Field(
+        default=None, description="how long the key is held: while the job is live, for ever, or for so many seconds"
+    )
+    target: Target | None = Field(default=None, description="the thing that the job is about")
+    tags: list[Name] | None = Field(default=None, max_length=50)
+    steps: list[Name] | None = Field(
+        default=None, min_length=1, max_length=200, description="the job's plan: its steps"
+    )
+    headers: dict[Name, Text] | None = Field(default=None, max_length=50)
+    expires_at: AwareDatetime | None = Field(
+        default=None, description="the job is dropped if it has not started by then"
+    )
+    allow_unknown: bool = Field(
+        default=False, description="enqueue without a check, even if no worker has published the task"
+    )
+
+    @model_validator(mode="after")
+    def _check_times(self) -> NewJobBody:
+        if self.run_at is not None and self.delay is not None:
+            msg = "give run_at or delay, not both"
+            raise ValueError(msg)
+        return self
+
+    def options(self) -> EnqueueOptions:
+        """Return the options as `app.enqueue` takes them."""
+        target = None if self.target is None else (self.target.type, self.target.id)
+        retry = None if self.retry is None else self.retry.to_retry(self.max_attempts)
+        return {
+            "queue": self.queue,
+            "priority": self.priority,
+            "run_at": self.run_at,
+            "delay": self.delay,
+            "timeout": self.timeout,
+            "max_attempts": self.max_attempts,
+            "retry": retry,
+            "dedupe_key": self.dedupe_key,
+            "dedupe_for": self.dedupe_for,
+            "target": target,
+            "tags": self.tags,
+            "steps": self.steps,
+            "headers": self.headers,
+            "expires": self.expires_at,
+        }
+
+
+class BulkBody(Body):
+    """Jobs to enqueue together. Jobs that are wrong are reported; the others are enqueued."""
+
+    jobs: list[NewJobBody] = Field(min_length=1, max_length=MOST_IN_BULK)
+
+
+class Reasoned(Body):
+    """Why a change is made; for the audit log."""
+
+    reason: Text = ""
+
+
+class RetryBody(Reasoned):
+    from_step: Name | None = Field(default=None, description="a durable function runs again from this step on")
+
+
+class RescheduleBody(Reasoned):
+    run_at: AwareDatetime | None = None
+    delay: Seconds | None = Field(default=None, description="seconds from now; without either, it is due now")
+
+
+class EditBody(Reasoned):
+    payload: Any = None
+    priority: Literal["urgent", "high", "normal", "low"] | None = None
+    queue: Name | None = None
+    max_attempts: int | None = Field(default=None, ge=1, le=1_000)
+
+
+class HaltBody(Reasoned):
+    until: AwareDatetime | None = Field(default=None, description="when it ends by itself")
+    wait: Seconds = Field(default=3.0, le=30, description="seconds to wait until workers have confirmed")
+
+
+class SystemHaltBody(HaltBody):
+    reject_new: bool = Field(default=False, description="reject new jobs, instead of accepting them for later")
+
+
+class TokenBody(Body):
+    name: Name
+    scopes: list[Literal["read", "enqueue", "lease", "operate", "automate", "admin"]] = Field(min_length=1)
+    expires_at: AwareDatetime | None = None
+
+
+class JobQuery(Body):
+    """Which jobs a list shows. Every parameter that is given must match."""
+
+    id: list[Name] = Field(default=[], max_length=MOST_LISTED)
+    status: list[Status] = []
+    queue: list[Name] = []
+    task: list[Name] = []
+    tag: list[Name] = Field(default=[], description="all of them")
+    target_type: Name | None = None
+    target_id: str | None = None
+    dedupe_key: str | None = None
+    worker: str | None = None
+    error_type: str | None = None
+    fingerprint: str | None = Field(default=None, description="of a failure group")
+    created_after: AwareDatetime | None = None
+    created_before: AwareDatetime | None = None
+    due_after: AwareDatetime | None = None
+    due_before: AwareDatetime | None = None
+    finished_after: AwareDatetime | None = None
+    finished_before: AwareDatetime | None = None
+    changed_after: AwareDatetime | None = None
+    payload: list[str] = Field(default=[], description="`path=value`, the value as JSON or as text: `guest.id=7`")
+    sort: Literal["created", "due", "finished", "duration", "attempts"] = "created"
+    descending: bool = True
+    limit: int = Field(default=50, ge=1, le=MOST_LISTED)
+    cursor: str | None = None
+    count: bool = Field(default=False, description="count all jobs that match, up to 10,000")
+
+    def filter(self) -> Filter:
+        moments: dict[str, Any] = {name: getattr(self, name) for name in MOMENTS}
+        return Filter(
+            ids=tuple(self.id),
+            statuses=tuple(self.status),
+            queues=tuple(self.queue),
+            tasks=tuple(self.task),
+            tags=tuple(self.tag),
+            target_type=self.target_type,
+            target_id=self.target_id,
+            dedupe_key=self.dedupe_key,
+            worker=self.worker,
+            error_type=self.error_type,
+            fingerprint=self.fingerprint,
+            payload=dict(pair_of(text) for text in self.payload),
+            **moments,
+        )
+
+
+def pair_of(text: str) -> tuple[str, Any]:
+    """Return the path and the value of a filter of the payload."""
+    path, equals, value = text.partition("=")
+    if not path or not equals:
+        msg = f"{text!r} is not a filter of the payload; write path=value, such as guest.id=7"
+        raise ConfigurationError(msg)
+    try:
+        return path, json.loads(value)
+    except (ValueError, RecursionError):
+        return path, value

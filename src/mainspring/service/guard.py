@@ -1,0 +1,166 @@
+"""What happens to every request before a route sees it: request id, host, size of the body, token.
+
+This is plain ASGI: frameworks' own middleware classes would cost more than an enqueue.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+import traceback
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from mainspring.log import get_log
+from mainspring.service.problems import Problem
+from mainspring.service.settings import ServiceSettings
+from mainspring.service.tokens import Scope, Token, Tokens
+
+log = get_log("mainspring.service")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+OPEN_PATHS = frozenset({"/health/live", "/health/ready"})  # probes have no token, and these say nothing but a state
+BULK_FACTOR = 5  # a bulk enqueue may have so many times the usual body
+SECURITY_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a request."""
+
+    token: Token | None  # None: a program of this machine, without a token
+
+    @property
+    def actor(self) -> str:
+        """The name for the audit log."""
+        return "local" if self.token is None else f"token {self.token.name}"
+
+    @property
+    def id(self) -> str:
+        return "" if self.token is None else self.token.id
+
+    def check(self, scope: Scope) -> None:
+        if self.token is not None and not self.token.allows(scope):
+            has = ", ".join(sorted(self.token.scopes))
+            msg = f"this needs the scope {scope}; the token {self.token.name!r} has {has}"
+            raise Problem("forbidden", msg)
+
+
+class Guard:
+    """The outermost application."""
+
+    def __init__(self, app: App, settings: ServiceSettings, tokens: Tokens) -> None:
+        self._app = app
+        self._settings = settings
+        self._tokens = tokens
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive, send)
+        try:
+            self._check_host(request)
+            request.caller = await self._caller(request)
+            request.max_body = self._settings.max_body * (BULK_FACTOR if request.path.endswith(":bulk") else 1)
+            request.check_length()
+            await self._app(scope, request.receive, request.send)
+        except Problem as problem:  # refused before a route was found, or while it read the body
+            await request.answer(problem)
+        except Exception:  # noqa: BLE001 - whatever it was, the caller gets an answer
+            log.error(  # noqa: TRY400 - our log has no `exception`
+                "request_failed", request_id=request.id, path=request.path, traceback=traceback.format_exc()
+            )
+            await request.answer(Problem("internal_error", "the service failed; its log has the cause"))
+        finally:
+            request.log()
+
+    def _check_host(self, request: Request) -> None:
+        """Refuse other names than ours: a page of another site could point its name at this address."""
+        host = request.header(b"host").lower()
+        name = host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.partition(":")[0]
+        if name not in self._settings.hosts:
+            msg = f"the Host header names {host!r}; add it to `allowed_hosts` if the service has this name"
+            raise Problem("host_not_allowed", msg)
+
+    async def _caller(self, request: Request) -> Caller:
+        kind, _, text = request.header(b"authorization").partition(" ")
+        if not kind:
+            if self._settings.needs_tokens and request.path not in OPEN_PATHS:
+                raise Problem("unauthorized", "send a token: `Authorization: Bearer msk_…` (mainspring tokens create)")
+            return Caller(None)
+        token = await self._tokens.find(text.strip()) if kind.lower() == "bearer" else None
+        if token is None:
+            raise Problem("unauthorized", "the token is wrong, revoked or expired")
+        return Caller(token)
+
+
+class Request:
+    """One request on its way."""
+
+    def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        self.id = secrets.token_hex(8)
+        self.path: str = scope["path"]
+        self.max_body = 0
+        self._scope, self._receive, self._send = scope, receive, send
+        self._read = 0
+        self._status = 0
+        self._began = time.monotonic()
+        scope.setdefault("state", {})["request_id"] = self.id
+
+    @property
+    def caller(self) -> Caller:
+        caller: Caller = self._scope["state"]["caller"]
+        return caller
+
+    @caller.setter
+    def caller(self, caller: Caller) -> None:
+        self._scope["state"]["caller"] = caller
+
+    def header(self, name: bytes) -> str:
+        return next((value.decode("latin-1") for key, value in self._scope["headers"] if key == name), "")
+
+    def check_length(self) -> None:
+        length = self.header(b"content-length")
+        if length.isdigit() and int(length) > self.max_body:
+            raise self._too_large()
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._read += len(message.get("body", b""))
+        if self._read > self.max_body:
+            raise self._too_large()
+        return message
+
+    def _too_large(self) -> Problem:
+        return Problem("body_too_large", f"the body of this request may have up to {self.max_body:,} bytes")
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.id.encode()), *SECURITY_HEADERS]
+        await self._send(message)
+
+    async def answer(self, problem: Problem) -> None:
+        if self._status:  # the answer has begun, and cannot be taken back
+            return
+        body = problem.body(self.id)
+        headers = [(name.encode(), value.encode()) for name, value in problem.headers().items()]
+        headers.append((b"content-length", str(len(body)).encode()))
+        await self.send({"type": "http.response.start", "status": problem.kind.status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
+
+    def log(self) -> None:
+        took = round((time.monotonic() - self._began) * 1000, 1)
+        log.debug(
+            "request", request_id=self.id, method=self._scope["method"], path=self.path, status=self._status, ms=took
+        )

@@ -1,0 +1,105 @@
+"""Routes about jobs, except for those that enqueue (enqueue.py)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mainspring.json_data import plain
+from mainspring.service import views
+from mainspring.service.bodies import EditBody, JobQuery, Reasoned, RescheduleBody, RetryBody
+from mainspring.service.requests import answer, app_of, caller_of, needs
+from mainspring.service.tokens import Scope
+from mainspring.service.views import job_data
+
+COUNT_CAP = 10_000
+router = APIRouter(prefix="/v1", tags=["jobs"])
+NOTHING = Body(default_factory=Reasoned)
+
+
+@router.get("/jobs", response_model=views.JobPage, summary="List jobs", **needs(Scope.READ))
+async def list_jobs(request: Request, query: Annotated[JobQuery, Query()]) -> Response:
+    """Return a page of jobs. Lists by `finished` and `duration` have finished jobs; that by `due`, waiting ones."""
+    jobs, where = app_of(request).jobs, query.filter()
+    page = await jobs.find(where, sort=query.sort, descending=query.descending, limit=query.limit, cursor=query.cursor)
+    count = plain(await jobs.count(where, cap=COUNT_CAP)) if query.count else None
+    headers = {}
+    if page.cursor is not None:
+        following = request.url.include_query_params(cursor=page.cursor)
+        headers["link"] = f'<{following.path}?{following.query}>; rel="next"'
+    shown = {"jobs": [job_data(job) for job in page.jobs], "cursor": page.cursor, "partial": page.partial}
+    return answer({**shown, "count": count}, headers=headers)
+
+
+@router.get("/jobs/{job_id}", response_model=views.JobView, summary="Show a job", **needs(Scope.READ))
+async def show_job(request: Request, job_id: str) -> Response:
+    return answer(job_data(await app_of(request).jobs.get(job_id)))
+
+
+@router.get(
+    "/jobs/{job_id}/detail", response_model=views.JobDetail, summary="Show all about a job", **needs(Scope.READ)
+)
+async def show_detail(request: Request, job_id: str) -> Response:
+    """Return the job with its attempts, steps and timeline, and why it does not run."""
+    jobs = app_of(request).jobs
+    job = await jobs.get(job_id)
+    why = await jobs.why(job_id)
+    return answer(
+        {
+            "job": job_data(job),
+            "attempts": plain(await jobs.attempts(job_id)),
+            "steps": plain(await jobs.steps(job_id)),
+            "timeline": plain(await jobs.timeline(job_id)),
+            "why": {"at": plain(why.at), "reasons": plain(why.reasons)},
+        }
+    )
+
+
+@router.post(
+    "/jobs/{job_id}:cancel", response_model=views.CancelledView, summary="Cancel a job", **needs(Scope.OPERATE)
+)
+async def cancel_job(request: Request, job_id: str, body: Annotated[Reasoned, NOTHING]) -> Response:
+    """Cancel a waiting job at once. A running job is asked to stop."""
+    jobs = app_of(request).jobs
+    cancelled = await jobs.cancel(job_id, reason=body.reason, actor=caller_of(request).actor)
+    return answer({"cancelled": cancelled, "job": job_data(await jobs.get(job_id))})
+
+
+@router.post("/jobs/{job_id}:retry", response_model=views.JobView, summary="Retry a job", **needs(Scope.OPERATE))
+async def retry_job(
+    request: Request, job_id: str, body: Annotated[RetryBody, Body(default_factory=RetryBody)]
+) -> Response:
+    """Run a dead letter, a cancelled job or one that waits for its retry now. It has all its attempts again."""
+    jobs = app_of(request).jobs
+    await jobs.retry(job_id, from_step=body.from_step, reason=body.reason, actor=caller_of(request).actor)
+    return answer(job_data(await jobs.get(job_id)))
+
+
+@router.post("/jobs/{job_id}:reschedule", response_model=views.JobView, summary="Move a job", **needs(Scope.OPERATE))
+async def reschedule_job(
+    request: Request, job_id: str, body: Annotated[RescheduleBody, Body(default_factory=RescheduleBody)]
+) -> Response:
+    """Move a waiting job to another time; without one, to now."""
+    jobs = app_of(request).jobs
+    moment: dict[str, Any] = {"run_at": body.run_at, "delay": body.delay}
+    await jobs.reschedule(job_id, **moment, reason=body.reason, actor=caller_of(request).actor)
+    return answer(job_data(await jobs.get(job_id)))
+
+
+@router.patch("/jobs/{job_id}", response_model=views.JobView, summary="Edit a job", **needs(Scope.OPERATE))
+async def edit_job(request: Request, job_id: str, body: EditBody) -> Response:
+    """Change a waiting job. What is left out stays as it is."""
+    jobs = app_of(request).jobs
+    given = body.model_dump(exclude_unset=True, exclude={"reason"})
+    await jobs.edit(job_id, **given, reason=body.reason, actor=caller_of(request).actor)
+    return answer(job_data(await jobs.get(job_id)))
+
+
+@router.delete("/jobs/{job_id}", status_code=204, summary="Delete a job", **needs(Scope.OPERATE))
+async def delete_job(request: Request, job_id: str, reason: Annotated[str, Query(max_length=2_000)] = "") -> Response:
+    """Delete a job that does not run."""
+    await app_of(request).jobs.delete(job_id, reason=reason, actor=caller_of(request).actor)
+    return Response(status_code=204)

@@ -1,0 +1,133 @@
+"""Errors of the HTTP API, as RFC 9457 describes them: `application/problem+json` with one of a fixed list of codes.
+
+docs/service.md lists the codes. A test compares that list with `KINDS`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mainspring.errors import (
+    BatchNotFound,
+    BreakerNotFound,
+    BulkNotFound,
+    ConfigurationError,
+    CountMoved,
+    DedupeConflict,
+    FailureGroupNotFound,
+    IllegalMove,
+    InvalidPayload,
+    InvalidPerson,
+    JobNotFound,
+    MainspringError,
+    PersonNotFound,
+    ScheduleNotFound,
+    StepNotFound,
+    StoreError,
+    SubscriberNotFound,
+    SystemHalted,
+    UnknownTask,
+)
+
+CONTENT_TYPE = "application/problem+json"
+ABOUT = "/v1/errors/"  # the page of a code; relative, so that it is right behind any host name
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of error."""
+
+    status: int
+    title: str
+    retry_after: int | None = None  # seconds, if it helps to try again later
+
+
+KINDS: Mapping[str, Kind] = {
+    "invalid_json": Kind(400, "The body is not valid JSON."),
+    "invalid_cursor": Kind(400, "The cursor is not one of this list."),
+    "unauthorized": Kind(401, "A valid token is needed."),
+    "forbidden": Kind(403, "The token does not allow this."),
+    "not_found": Kind(404, "There is no such thing."),
+    "method_not_allowed": Kind(405, "The path does not have this method."),
+    "illegal_move": Kind(409, "The job is not in a state that allows this."),
+    "duplicate": Kind(409, "Another live job holds the dedupe key."),
+    "count_moved": Kind(409, "The number of matching jobs has moved by more than 5 %."),
+    "body_too_large": Kind(413, "The body is too large."),
+    "host_not_allowed": Kind(421, "The Host header names a host that is not configured."),
+    "invalid_request": Kind(422, "The request does not fit the API's description."),
+    "invalid_payload": Kind(422, "The payload does not fit the task's schema."),
+    "unknown_task": Kind(422, "No worker has published a task of this name."),
+    "idempotency_key_reused": Kind(422, "The idempotency key was used with another request."),
+    "internal_error": Kind(500, "The service failed. The log has the cause, under the request id."),
+    "system_halted": Kind(503, "A halt rejects new jobs.", retry_after=30),
+    "store_unavailable": Kind(503, "The store does not answer.", retry_after=5),
+}
+
+OF_ERRORS: tuple[tuple[type[MainspringError], str], ...] = (  # the first that fits
+    (UnknownTask, "unknown_task"),
+    (InvalidPayload, "invalid_payload"),
+    (InvalidPerson, "invalid_request"),
+    (JobNotFound, "not_found"),
+    (StepNotFound, "not_found"),
+    (BatchNotFound, "not_found"),
+    (BulkNotFound, "not_found"),
+    (BreakerNotFound, "not_found"),
+    (FailureGroupNotFound, "not_found"),
+    (ScheduleNotFound, "not_found"),
+    (SubscriberNotFound, "not_found"),
+    (PersonNotFound, "not_found"),
+    (IllegalMove, "illegal_move"),
+    (DedupeConflict, "duplicate"),
+    (CountMoved, "count_moved"),
+    (SystemHalted, "system_halted"),
+    (StoreError, "store_unavailable"),
+    (ConfigurationError, "invalid_request"),
+)
+
+
+@dataclass
+class Problem(Exception):
+    """An answer that is an error."""
+
+    code: str
+    detail: str
+    errors: Sequence[Mapping[str, Any]] = ()  # one for each field that is wrong: pointer, code, detail
+    more: Mapping[str, Any] = field(default_factory=dict)  # further members of the answer
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.code]
+
+    def body(self, request_id: str) -> bytes:
+        members: dict[str, Any] = {
+            "type": f"{ABOUT}{self.code}",
+            "title": self.kind.title,
+            "status": self.kind.status,
+            "code": self.code,
+            "detail": self.detail,
+            "request_id": request_id,
+        }
+        if self.errors:
+            members["errors"] = list(self.errors)
+        return json.dumps({**members, **self.more}, ensure_ascii=False).encode()
+
+    def headers(self) -> dict[str, str]:
+        headers = {"content-type": CONTENT_TYPE}
+        if self.kind.retry_after is not None:
+            headers["retry-after"] = str(self.kind.retry_after)
+        if self.code == "unauthorized":
+            headers["www-authenticate"] = "Bearer"
+        return headers
+
+
+def problem_of(error: MainspringError) -> Problem:
+    """Return what a caller is told about an error of the library."""
+    code = next((code for kind, code in OF_ERRORS if isinstance(error, kind)), "internal_error")
+    if isinstance(error, ConfigurationError) and "cursor" in str(error):
+        code = "invalid_cursor"
+    if code == "store_unavailable":
+        return Problem(code, "the store does not answer; the service's log has the cause")  # its text may name hosts
+    return Problem(code, str(error))

@@ -1,0 +1,67 @@
+"""What routes use of a request: its application, its caller, its body and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from fastapi import Depends
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mainspring.app import Mainspring
+from mainspring.service.guard import Caller
+from mainspring.service.problems import Problem
+from mainspring.service.tokens import Scope
+
+T = TypeVar("T")
+
+SCOPE_OF = "x-scope"  # the scope that an operation needs, in the OpenAPI document
+
+
+def app_of(request: Request) -> Mainspring:
+    app: Mainspring = request.app.state.mainspring
+    return app
+
+
+def caller_of(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+def needs(scope: Scope) -> dict[str, Any]:
+    """Return the arguments of a route that only callers with this scope may use."""
+
+    def check(request: Request) -> None:
+        caller_of(request).check(scope)
+
+    return {"dependencies": [Depends(check)], "openapi_extra": {SCOPE_OF: scope.value}}
+
+
+def answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(to_json(data), status, headers, media_type="application/json")
+
+
+async def body_of(request: Request, check: TypeAdapter[T]) -> tuple[T, bytes]:
+    """Return the checked body of a request, and its bytes."""
+    raw = await request.body()
+    try:
+        return check.validate_json(raw), raw
+    except ValidationError as error:
+        raise invalid(error) from None
+
+
+def invalid(error: ValidationError) -> Problem:
+    """Return what is wrong with a body, field by field."""
+    lines = error.errors(include_url=False, include_context=False, include_input=False)
+    if any(line["type"] == "json_invalid" for line in lines):
+        return Problem("invalid_json", lines[0]["msg"])
+    return of_lines(lines, lambda place: "/" + "/".join(map(str, place)))
+
+
+def of_lines(lines: Any, pointer: Callable[[Any], str]) -> Problem:
+    errors = [{"pointer": pointer(line["loc"]), "code": line["type"], "detail": line["msg"]} for line in lines]
+    detail = "; ".join(f"{line['pointer']}: {line['detail']}" for line in errors[:3])
+    return Problem("invalid_request", detail, errors[:100])

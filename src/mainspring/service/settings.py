@@ -1,0 +1,145 @@
+"""The settings of the service: one object, from a TOML file, the environment and the command line.
+
+The command line overrides the environment, and the environment overrides the file. Every setting has a name of ours
+(`MAINSPRING_PORT`); some also have the short name that other systems use (`PORT`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, Field, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+DEFAULT_FILE = Path("mainspring.toml")
+PREFIX = "MAINSPRING_"
+
+Level = Literal["debug", "info", "warning", "error"]
+
+
+def named(name: str, *others: str) -> AliasChoices:
+    """Return the names of a setting: as in the file, in our environment, and in that of other systems."""
+    return AliasChoices(name, f"{PREFIX}{name.upper()}", *others)
+
+
+class ServiceSettings(BaseSettings):
+    """Everything that can be set about the service."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, populate_by_name=True, toml_file=DEFAULT_FILE)
+
+    store: str = Field(
+        default="sqlite:///mainspring.db",
+        validation_alias=named("store"),
+        description="the URL of the store, if no app is given",
+    )
+    queue_db_path: Path | None = Field(
+        default=None,
+        validation_alias=named("queue_db_path", "QUEUE_DB_PATH"),
+        description="the SQLite file; instead of `store`",
+    )
+    app: str | None = Field(
+        default=None, validation_alias=named("app"), description="module:attribute of your application"
+    )
+    host: str = Field(
+        default="127.0.0.1", validation_alias=named("host", "HOST"), description="the address to listen on"
+    )
+    port: int = Field(
+        default=8340,
+        validation_alias=named("port", "PORT"),
+        ge=0,
+        le=65535,
+        description="the port; 0: any that is free",
+    )
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        validation_alias=named("allowed_hosts"),
+        description="names that the Host header may have, besides loopback",
+    )
+    worker: bool = Field(default=True, validation_alias=named("worker"), description="run jobs in this process too")
+    schedules: bool = Field(
+        default=True, validation_alias=named("schedules"), description="fire schedules in this process too"
+    )
+    log_level: Level = Field(
+        default="info", validation_alias=named("log_level", "LOG_LEVEL"), description="the lowest level"
+    )
+    tokens: Literal["required", "optional"] | None = Field(
+        default=None,
+        validation_alias=named("tokens"),
+        description="whether each request needs a token; optional on loopback only",
+    )
+    max_body: int = Field(
+        default=1_000_000,
+        validation_alias=named("max_body"),
+        ge=1_000,
+        description="bytes of a request's body; five times as many for bulk",
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        del dotenv_settings, file_secret_settings
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    @field_validator("allowed_hosts", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        """Take `a.example,b.example` from the environment, and a list from the file."""
+        return (
+            tuple(name.strip().lower() for name in value.split(",") if name.strip())
+            if isinstance(value, str)
+            else value
+        )
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _lower(cls, value: Any) -> Any:
+        return value.lower() if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_tokens(self) -> ServiceSettings:
+        if self.tokens == "optional" and not self.is_loopback:
+            msg = (
+                f"tokens are required if the service listens on {self.host}; leave `tokens` out, or listen on 127.0.0.1"
+            )
+            raise ValueError(msg)
+        return self
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only programs of this machine can reach the service."""
+        if self.host.lower() == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def needs_tokens(self) -> bool:
+        return self.tokens == "required" or (self.tokens is None and not self.is_loopback)
+
+    @property
+    def store_url(self) -> str:
+        return self.store if self.queue_db_path is None else f"sqlite:///{self.queue_db_path}"
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The names that the Host header may have."""
+        literal = f"[{self.host}]" if ":" in self.host else self.host
+        bound = () if self.host in {"0.0.0.0", "::"} else (literal.lower(),)  # noqa: S104 - compared, not bound
+        return frozenset((*LOOPBACK_NAMES, *bound, *(name.lower() for name in self.allowed_hosts)))

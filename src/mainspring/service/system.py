@@ -1,0 +1,150 @@
+"""Routes about tasks, queues, workers and halts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mainspring.app import Mainspring
+from mainspring.errors import UnknownTask
+from mainspring.halting import HaltResult
+from mainspring.job import Status
+from mainspring.json_data import plain
+from mainspring.published.description import Description
+from mainspring.service import views
+from mainspring.service.bodies import HaltBody, Reasoned, SystemHaltBody
+from mainspring.service.problems import Problem
+from mainspring.service.requests import answer, app_of, caller_of, needs
+from mainspring.service.tokens import Scope
+from mainspring.stores.protocol import Halt, Stats
+
+router = APIRouter(prefix="/v1")
+
+
+# -- tasks ----------------------------------------------------------------------------------------
+
+
+@router.get("/tasks", response_model=views.TaskList, summary="List tasks", tags=["tasks"], **needs(Scope.READ))
+async def list_tasks(request: Request) -> Response:
+    """Return the tasks that workers have published, with the schemas of their payloads."""
+    return answer({"tasks": [task_data(task) for task in await app_of(request).published.list()]})
+
+
+@router.get("/tasks/{name}", response_model=views.TaskView, summary="Show a task", tags=["tasks"], **needs(Scope.READ))
+async def show_task(request: Request, name: str) -> Response:
+    try:
+        return answer(task_data(await app_of(request).published.get(name)))
+    except UnknownTask:
+        raise Problem("not_found", f"no worker has published a task {name!r}") from None
+
+
+def task_data(task: Description) -> dict[str, Any]:
+    return {
+        "name": task.name,
+        "queue": task.queue,
+        "summary": task.summary,
+        "payload_schema": plain(task.schema),
+        "problem": task.problem,
+        "steps": task.steps,
+        "worker": task.worker,
+        "published_at": plain(task.published_at),
+    }
+
+
+# -- queues and workers ---------------------------------------------------------------------------
+
+
+@router.get("/queues", response_model=views.QueueList, summary="List queues", tags=["queues"], **needs(Scope.READ))
+async def list_queues(request: Request) -> Response:
+    """Return each queue with the number of its jobs per status."""
+    stats = await app_of(request).stats()
+    return answer({"queues": [queue_data(stats, counts.queue) for counts in stats.queues]})
+
+
+def queue_data(stats: Stats, queue: str) -> dict[str, Any]:
+    counts = next(each for each in stats.queues if each.queue == queue)
+    pause = next((halt for halt in stats.halts if halt.queue == queue), None)
+    return {
+        "queue": queue,
+        **{status.value: counts[status] for status in Status},
+        "due": stats.due.get(queue, 0),
+        "oldest_due": plain(stats.oldest_due.get(queue)),
+        "oldest_dead": plain(stats.oldest_dead.get(queue)),
+        "paused": None if pause is None else halt_data(pause),
+    }
+
+
+@router.get("/workers", response_model=views.WorkerList, summary="List workers", tags=["workers"], **needs(Scope.READ))
+async def list_workers(request: Request) -> Response:
+    return answer({"workers": plain((await app_of(request).stats()).workers)})
+
+
+# -- halts ----------------------------------------------------------------------------------------
+
+
+@router.get("/halts", response_model=views.HaltList, summary="List halts", tags=["halts"], **needs(Scope.READ))
+async def list_halts(request: Request) -> Response:
+    """Return the halt of the system and the pauses of queues."""
+    return answer({"halts": [halt_data(halt) for halt in await app_of(request).halts()]})
+
+
+@router.post(
+    "/halt", response_model=views.HaltedView, summary="Halt the system", tags=["halts"], **needs(Scope.OPERATE)
+)
+async def halt_system(
+    request: Request, body: Annotated[SystemHaltBody, Body(default_factory=SystemHaltBody)]
+) -> Response:
+    """Stop starting jobs, on all workers. Running jobs go on."""
+    app, actor = app_of(request), caller_of(request).actor
+    options: dict[str, Any] = {"reject_new": body.reject_new, "until": body.until, "wait": body.wait}
+    return answer(halted_data(await app.halt(body.reason, actor=actor, **options)))
+
+
+@router.post(
+    "/resume", response_model=views.ResumedView, summary="End the halt", tags=["halts"], **needs(Scope.OPERATE)
+)
+async def resume_system(request: Request, body: Annotated[Reasoned, Body(default_factory=Reasoned)]) -> Response:
+    return answer({"resumed": await resumed(app_of(request), None, body.reason, caller_of(request).actor)})
+
+
+@router.post(
+    "/queues/{queue}:pause", response_model=views.HaltedView, summary="Pause a queue", tags=["queues"],
+    **needs(Scope.OPERATE),
+)  # fmt: skip
+async def pause_queue(
+    request: Request, queue: str, body: Annotated[HaltBody, Body(default_factory=HaltBody)]
+) -> Response:
+    """Stop starting jobs of one queue."""
+    app, actor = app_of(request), caller_of(request).actor
+    result = await app.pause(queue, body.reason, until=body.until, actor=actor, wait=body.wait)
+    return answer(halted_data(result))
+
+
+@router.post(
+    "/queues/{queue}:resume", response_model=views.ResumedView, summary="Resume a queue", tags=["queues"],
+    **needs(Scope.OPERATE),
+)  # fmt: skip
+async def resume_queue(
+    request: Request, queue: str, body: Annotated[Reasoned, Body(default_factory=Reasoned)]
+) -> Response:
+    return answer({"resumed": await resumed(app_of(request), queue, body.reason, caller_of(request).actor)})
+
+
+async def resumed(app: Mainspring, queue: str | None, reason: str, actor: str) -> bool:
+    return await app.resume(queue, reason=reason, actor=actor)
+
+
+def halt_data(halt: Halt) -> dict[str, Any]:
+    names = ("actor", "reason", "since", "until", "queue", "accept")
+    return {name: plain(getattr(halt, name)) for name in names}
+
+
+def halted_data(result: HaltResult) -> dict[str, Any]:
+    return {
+        "halt": halt_data(result.halt),
+        "confirmed": result.confirmed,
+        "unconfirmed": [late.worker.id for late in result.unconfirmed],
+    }

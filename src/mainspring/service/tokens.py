@@ -1,0 +1,193 @@
+"""Access tokens: `msk_<id>_<secret><checksum>`.
+
+The secret has 256 bits, so a fast hash is enough: the store keeps its SHA-256, and nobody can guess it. The checksum
+lets a person, or a scanner that looks for leaked secrets, tell a real token from a mistyped one without the store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import time
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from mainspring.clock import to_datetime, to_millis
+from mainspring.errors import ConfigurationError
+from mainspring.names import check_name
+from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Listing, Note, Write
+
+if TYPE_CHECKING:
+    from mainspring.stores.protocol import Store
+
+COLLECTION = "tokens"
+PREFIX = "msk"
+DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+ID_LENGTH, SECRET_LENGTH, CHECK_LENGTH = 8, 43, 6
+SHAPE = re.compile(
+    rf"{PREFIX}_([0-9A-Za-z]{{{ID_LENGTH}}})_([0-9A-Za-z]{{{SECRET_LENGTH}}})([0-9A-Za-z]{{{CHECK_LENGTH}}})"
+)
+FRESH_FOR = 5.0  # seconds that a process trusts what it has read of a token; a revoked token works no longer than that
+MOST_KNOWN = 10_000  # tokens that a process remembers
+
+
+class Scope(StrEnum):
+    """What a token allows."""
+
+    READ = "read"  # look at everything
+    ENQUEUE = "enqueue"  # create jobs, send signals
+    LEASE = "lease"  # claim jobs and report about them: workers in other languages
+    OPERATE = "operate"  # change jobs, queues, schedules and halts
+    AUTOMATE = "automate"  # change automations
+    ADMIN = "admin"  # everything, and tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token as the store knows it: everything but the secret."""
+
+    id: str
+    name: str
+    scopes: frozenset[Scope]
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None = None
+
+    def allows(self, scope: Scope) -> bool:
+        return scope in self.scopes or Scope.ADMIN in self.scopes
+
+
+def checksum(text: str) -> str:
+    number, digits = zlib.crc32(text.encode()), ""
+    for _ in range(CHECK_LENGTH):
+        number, digit = divmod(number, len(DIGITS))
+        digits = DIGITS[digit] + digits
+    return digits
+
+
+def random_digits(length: int) -> str:
+    return "".join(secrets.choice(DIGITS) for _ in range(length))
+
+
+def hash_of(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def parts_of(text: str) -> tuple[str, str] | None:
+    """Return the id and the secret of a token; None if it is not one, or is mistyped."""
+    found = SHAPE.fullmatch(text)
+    if found is None:
+        return None
+    token_id, secret, check = found.groups()
+    return (token_id, secret) if hmac.compare_digest(check, checksum(f"{token_id}{secret}")) else None
+
+
+def scopes_of(names: Iterable[str]) -> frozenset[Scope]:
+    try:
+        scopes = frozenset(Scope(name) for name in names)
+    except ValueError as error:
+        msg = f"{error}; the scopes of a token are {', '.join(Scope)}"
+        raise ConfigurationError(msg) from None
+    if not scopes:
+        msg = f"a token needs at least one scope: {', '.join(Scope)}"
+        raise ConfigurationError(msg)
+    return scopes
+
+
+class Tokens:
+    """The tokens of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, tuple[float, Token | None]] = {}  # by the hash of the whole text: when read, and what
+
+    async def create(
+        self, name: str, scopes: Iterable[str], *, actor: str, expires_at: datetime | None = None
+    ) -> tuple[Token, str]:
+        """Create a token; return it with its text, which is shown only now."""
+        check_name(name, "the name of a token")
+        now = self._store.clock.now()
+        if expires_at is not None and to_millis(expires_at) <= now:
+            msg = f"expires_at is {expires_at.isoformat()}, which is in the past"
+            raise ConfigurationError(msg)
+        token = Token(random_digits(ID_LENGTH), name, scopes_of(scopes), to_datetime(now), actor, expires_at)
+        secret = random_digits(SECRET_LENGTH)
+        note = Note(By(actor), "token.create", {"token": token.id, "name": name, "scopes": sorted(token.scopes)})
+        write = Write(key_of(token.id), to_data(token, secret), expected=ABSENT)
+        await self._store.write([Bundle((write,), note=note)])
+        return token, f"{PREFIX}_{token.id}_{secret}{checksum(f'{token.id}{secret}')}"
+
+    async def list(self) -> Sequence[Token]:
+        found: list[Token] = []
+        after: tuple[str, str] | None = None
+        while page := await self._store.browse(Listing(COLLECTION, after=after)):
+            found += [from_data(document) for document in page]
+            after = ("", page[-1].key.id)
+        return found
+
+    async def revoke(self, token_id: str, *, actor: str, reason: str = "") -> bool:
+        """Delete a token; return False if there is none. Other processes trust it for up to five more seconds."""
+        if not await self._store.documents([key_of(token_id)]):
+            return False
+        note = Note(By(actor, reason), "token.revoke", {"token": token_id})
+        await self._store.write([Bundle((Write(key_of(token_id), None),), note=note)])
+        self._known.clear()
+        return True
+
+    async def find(self, text: str) -> Token | None:
+        """Return the token of this text; None if it is wrong, revoked or expired."""
+        parts = parts_of(text)
+        if parts is None:
+            return None
+        known = hash_of(text)
+        read_at, token = self._known.get(known, (float("-inf"), None))
+        if time.monotonic() - read_at >= FRESH_FOR:
+            token = await self._read(*parts)
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[known] = time.monotonic(), token
+        if token is None or (token.expires_at is not None and to_millis(token.expires_at) <= self._store.clock.now()):
+            return None
+        return token
+
+    async def _read(self, token_id: str, secret: str) -> Token | None:
+        documents = await self._store.documents([key_of(token_id)])
+        stored = json.loads(documents[0].data)["hash"] if documents else hash_of("")  # as long, whatever is wrong
+        is_right = hmac.compare_digest(stored, hash_of(secret))
+        return from_data(documents[0]) if documents and is_right else None
+
+
+def key_of(token_id: str) -> Key:
+    return Key(COLLECTION, "", token_id)
+
+
+def to_data(token: Token, secret: str) -> str:
+    data: dict[str, Any] = {
+        "name": token.name,
+        "hash": hash_of(secret),
+        "scopes": sorted(token.scopes),
+        "created_at": to_millis(token.created_at),
+        "created_by": token.created_by,
+        "expires_at": None if token.expires_at is None else to_millis(token.expires_at),
+    }
+    return json.dumps(data)
+
+
+def from_data(document: Document) -> Token:
+    data = json.loads(document.data)
+    expires_at = data["expires_at"]
+    return Token(
+        id=document.key.id,
+        name=data["name"],
+        scopes=frozenset(map(Scope, data["scopes"])),
+        created_at=to_datetime(data["created_at"]),
+        created_by=data["created_by"],
+        expires_at=None if expires_at is None else to_datetime(expires_at),
+    )
