@@ -76,9 +76,10 @@ class Refusal:
 
 
 class Timer:
-    """Acts on the due documents of one collection. Every worker runs all timers."""
+    """Acts on the due documents of one collection. Every worker runs all timers, unless it leaves out schedules."""
 
     collection: str
+    is_schedule = False  # schedules and occasions: a worker with schedules=False leaves them to others
     page_size = DUE_PAGE_SIZE
 
     async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:

@@ -80,14 +80,16 @@ class Timers:
         for feature in self._features.all:
             await feature.clock_went_back(by)
 
-    async def run_due(self) -> Millis | None:
+    async def run_due(self, *, schedules: bool = True) -> Millis | None:
         """Fire everything that is due; return when the next document is due, if there is one.
+
+        Without `schedules`, leave schedules and occasions to other workers.
 
         The timers take turns, so that a million birthdays do not hold up a schedule. A timer that had nothing to do is
         skipped for one turn, as it was asked a moment ago, but never for two in a row.
         """
         moments: dict[str, Millis | None] = {}
-        turn = timers = self._timers()
+        turn = timers = [timer for timer in self._timers() if schedules or not timer.is_schedule]
         while True:
             steps = [(timer, await self._take_turn(timer)) for timer in turn]
             moments |= {timer.collection: step.next_at for timer, step in steps}

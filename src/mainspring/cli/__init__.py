@@ -26,6 +26,8 @@ __all__ = ["entry", "main"]
 
 COMMANDS = {  # the commands of each module, each with its line in `mainspring --help`
     "worker": {"worker": "run jobs"},
+    "serve": {"serve": "serve the HTTP API, and run jobs", "config": "check the settings of the service"},
+    "tokens": {"tokens": "create, list and revoke tokens for the HTTP API"},
     "enqueue": {"enqueue": "enqueue a job", "signal": "send a signal to durable functions"},
     "tasks": {"tasks": "look at the tasks that workers have published"},
     "jobs": {"jobs": "look at jobs and change them"},

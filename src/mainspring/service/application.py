@@ -14,7 +14,7 @@ from starlette.routing import Route
 from mainspring.app import Mainspring
 from mainspring.errors import MainspringError
 from mainspring.log import get_log
-from mainspring.service import enqueue, health, jobs, openapi, system, token_routes
+from mainspring.service import enqueue, health, jobs, leases, openapi, orders, system, token_routes
 from mainspring.service.guard import App, Guard
 from mainspring.service.problems import Problem, problem_of
 from mainspring.service.requests import of_lines
@@ -44,10 +44,14 @@ def make_api(app: Mainspring, tokens: Tokens) -> FastAPI:
     api.router.routes[:0] = [
         Route("/v1/jobs", enqueue.enqueue, methods=["POST"]),
         Route("/v1/jobs:bulk", enqueue.enqueue_bulk, methods=["POST"]),
+        Route("/v1/leases", leases.claim, methods=["POST"]),
+        Route("/v1/leases:report", leases.report, methods=["POST"]),
+        Route("/v1/leases:leave", leases.leave, methods=["POST"]),
     ]
-    for router in (jobs.router, system.router, token_routes.router, health.router):
+    for router in (jobs.router, system.router, orders.router, token_routes.router, health.router):
         api.include_router(router)
     api.add_exception_handler(Problem, on_problem)
+    api.add_exception_handler(Exception, on_crash)
     api.add_exception_handler(MainspringError, on_error)
     api.add_exception_handler(RequestValidationError, on_invalid)
     api.add_exception_handler(HTTPException, on_http)
@@ -68,6 +72,12 @@ async def on_error(request: Request, error: Any) -> Response:
     if problem.kind.status >= 500:
         log.error("request_failed", request_id=request.state.request_id, path=request.url.path, error=str(error))
     return respond(request, problem)
+
+
+async def on_crash(request: Request, error: Any) -> Response:
+    """Answer; the guard logs the error, which is raised again after this."""
+    del error
+    return respond(request, Problem("internal_error", "the service failed; its log has the cause"))
 
 
 async def on_invalid(request: Request, error: Any) -> Response:

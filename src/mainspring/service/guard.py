@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.requests import ClientDisconnect
+
 from mainspring.log import get_log
 from mainspring.service.problems import Problem
 from mainspring.service.settings import ServiceSettings
@@ -76,6 +78,8 @@ class Guard:
             await self._app(scope, request.receive, request.send)
         except Problem as problem:  # refused before a route was found, or while it read the body
             await request.answer(problem)
+        except ClientDisconnect:
+            pass  # nobody is there to answer
         except Exception:  # noqa: BLE001 - whatever it was, the caller gets an answer
             log.error(  # noqa: TRY400 - our log has no `exception`
                 "request_failed", request_id=request.id, path=request.path, traceback=traceback.format_exc()

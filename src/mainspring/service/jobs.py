@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query
+from fastapi import Body, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.json_data import plain
 from mainspring.service import views
 from mainspring.service.bodies import EditBody, JobQuery, Reasoned, RescheduleBody, RetryBody
-from mainspring.service.requests import answer, app_of, caller_of, needs
+from mainspring.service.requests import Router, answer, app_of, caller_of, needs
 from mainspring.service.tokens import Scope
 from mainspring.service.views import job_data
 
 COUNT_CAP = 10_000
-router = APIRouter(prefix="/v1", tags=["jobs"])
+router = Router(prefix="/v1", tags=["jobs"])
 NOTHING = Body(default_factory=Reasoned)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import version as version_of
 from typing import Any
 
@@ -9,7 +11,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from mainspring.service import views
+from mainspring.service import leases, views
 from mainspring.service.bodies import BulkBody, NewJobBody
 from mainspring.service.problems import CONTENT_TYPE
 from mainspring.service.requests import SCOPE_OF
@@ -42,18 +44,61 @@ def describe(api: FastAPI) -> None:
     api.openapi = completed  # type: ignore[method-assign] # as FastAPI documents it
 
 
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A route that is not FastAPI's."""
+
+    path: str
+    summary: str
+    body: type[BaseModel]
+    answers: Mapping[int, type[BaseModel]]
+    scope: Scope
+    tag: str
+    is_idempotent: bool = False  # it takes an idempotency key
+
+    def operation(self) -> dict[str, Any]:
+        return {
+            "summary": self.summary,
+            "description": self.body.__doc__,
+            "tags": [self.tag],
+            "operationId": self.summary.lower().replace(" ", "_"),
+            SCOPE_OF: self.scope.value,
+            "parameters": [IDEMPOTENCY_KEY] if self.is_idempotent else [],
+            "requestBody": {"required": True, "content": json_of(self.body)},
+            "responses": {
+                str(status): {"description": model.__doc__ or "done", "content": json_of(model)}
+                for status, model in self.answers.items()
+            },
+        }
+
+
+def json_of(model: type[BaseModel]) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": REF.format(model=model.__name__)}}}
+
+
+RAW = (
+    Raw(
+        "/v1/jobs", "Enqueue a job", NewJobBody, {201: views.EnqueuedView, 200: views.EnqueuedView}, Scope.ENQUEUE,
+        "jobs", is_idempotent=True,
+    ),
+    Raw(
+        "/v1/jobs:bulk", "Enqueue many jobs", BulkBody, {200: views.BulkEnqueued}, Scope.ENQUEUE, "jobs",
+        is_idempotent=True,
+    ),
+    Raw("/v1/leases", "Claim jobs", leases.ClaimBody, {200: leases.ClaimView}, Scope.LEASE, "leases"),
+    Raw("/v1/leases:report", "Report about jobs", leases.ReportBody, {200: leases.ReportView}, Scope.LEASE, "leases"),
+    Raw("/v1/leases:leave", "Leave", leases.LeaveBody, {200: leases.LeftView}, Scope.LEASE, "leases"),
+)  # fmt: skip
+
+
 def complete(document: dict[str, Any]) -> dict[str, Any]:
     document["x-complete"] = True
     components = document.setdefault("components", {})
-    components.setdefault("schemas", {}).update(
-        schemas_of(NewJobBody, BulkBody, views.EnqueuedView, views.BulkEnqueued, views.ProblemView)
-    )
+    components.setdefault("schemas", {}).update(schemas_of_raw())
     components["securitySchemes"] = {"token": TOKEN}
     paths = document["paths"]
-    paths.setdefault("/v1/jobs", {})["post"] = raw(
-        "Enqueue a job", "NewJobBody", {"201": "EnqueuedView", "200": "EnqueuedView"}
-    )
-    paths["/v1/jobs:bulk"] = {"post": raw("Enqueue many jobs", "BulkBody", {"200": "BulkEnqueued"})}
+    for route in RAW:
+        paths.setdefault(route.path, {})["post"] = route.operation()
     for path, operations in paths.items():
         for operation in operations.values():
             add_errors(path, operation)
@@ -62,32 +107,14 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def schemas_of(*models: type[BaseModel]) -> dict[str, Any]:
-    _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REF)
+def schemas_of_raw() -> dict[str, Any]:
+    """Return the schemas of the models that FastAPI does not see."""
+    bodies = [(route.body, "validation") for route in RAW]
+    answers = [(model, "serialization") for route in RAW for model in route.answers.values()]
+    models: Any = dict.fromkeys([*bodies, *answers, (views.ProblemView, "serialization")])
+    _, definitions = models_json_schema(list(models), ref_template=REF)
     schemas: dict[str, Any] = definitions["$defs"]
     return schemas
-
-
-def raw(summary: str, body: str, answers: dict[str, str]) -> dict[str, Any]:
-    """Return the entry of a route that is not FastAPI's."""
-    return {
-        "summary": summary,
-        "tags": ["jobs"],
-        "operationId": summary.lower().replace(" ", "_"),
-        SCOPE_OF: Scope.ENQUEUE.value,
-        "parameters": [IDEMPOTENCY_KEY],
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": {"$ref": REF.format(model=body)}}},
-        },
-        "responses": {
-            status: {
-                "description": "done",
-                "content": {"application/json": {"schema": {"$ref": REF.format(model=model)}}},
-            }
-            for status, model in answers.items()
-        },
-    }
 
 
 def add_errors(path: str, operation: dict[str, Any]) -> None:

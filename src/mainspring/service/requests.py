@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
-from fastapi import Depends
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 from starlette.requests import Request
@@ -32,12 +33,32 @@ def caller_of(request: Request) -> Caller:
 
 
 def needs(scope: Scope) -> dict[str, Any]:
-    """Return the arguments of a route that only callers with this scope may use."""
+    """Return the arguments of a route that only callers with this scope may use; see `Router`."""
+    return {"openapi_extra": {SCOPE_OF: scope.value}}
 
-    def check(request: Request) -> None:
-        caller_of(request).check(scope)
 
-    return {"dependencies": [Depends(check)], "openapi_extra": {SCOPE_OF: scope.value}}
+class ScopedRoute(APIRoute):
+    """A route that checks the caller's scope before anything else: who may not use it learns nothing of its body."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        named = (self.openapi_extra or {}).get(SCOPE_OF)
+        if named is None:
+            return handle
+        scope = Scope(named)
+
+        async def check_and_handle(request: Request) -> Response:
+            caller_of(request).check(scope)
+            return await handle(request)
+
+        return check_and_handle
+
+
+class Router(APIRouter):
+    """Routes with scopes."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(route_class=ScopedRoute, **options)
 
 
 def answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -7,10 +7,11 @@ The command line overrides the environment, and the environment overrides the fi
 from __future__ import annotations
 
 import ipaddress
+import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, Field, field_validator, model_validator
+from pydantic import AliasChoices, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -18,6 +19,8 @@ from pydantic_settings import (
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
+
+from mainspring.errors import ConfigurationError
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 DEFAULT_FILE = Path("mainspring.toml")
@@ -143,3 +146,47 @@ class ServiceSettings(BaseSettings):
         literal = f"[{self.host}]" if ":" in self.host else self.host
         bound = () if self.host in {"0.0.0.0", "::"} else (literal.lower(),)  # noqa: S104 - compared, not bound
         return frozenset((*LOOPBACK_NAMES, *bound, *(name.lower() for name in self.allowed_hosts)))
+
+
+def load_settings(file: Path | None = None, **flags: Any) -> ServiceSettings:
+    """Return the settings from a file, the environment and flags, where None means not given.
+
+    Raise ConfigurationError if one is wrong, with a line for each.
+    """
+    if file is not None and not file.exists():
+        msg = f"there is no settings file {file}"
+        raise ConfigurationError(msg)
+
+    class FromFile(ServiceSettings):
+        model_config = SettingsConfigDict(toml_file=file or DEFAULT_FILE)
+
+    try:
+        return FromFile(**{name: value for name, value in flags.items() if value is not None})
+    except ValidationError as error:
+        raise ConfigurationError("\n".join(lines_of(error))) from None
+    except tomllib.TOMLDecodeError as error:
+        msg = f"{file or DEFAULT_FILE} is not valid TOML: {error}"
+        raise ConfigurationError(msg) from None
+
+
+def lines_of(error: ValidationError) -> list[str]:
+    return [
+        f"{'.'.join(map(str, line['loc'])) or 'settings'}: {line['msg'].removeprefix('Value error, ')}"
+        for line in error.errors(include_url=False, include_input=False)
+    ]
+
+
+def warnings_of(settings: ServiceSettings) -> list[str]:
+    """Return what is allowed but probably not meant."""
+    found = []
+    if not settings.is_loopback and not settings.allowed_hosts:
+        found.append(
+            f"host is {settings.host}, but allowed_hosts is empty: requests that name another host are refused"
+        )
+    if not settings.is_loopback:
+        found.append("the service speaks plain HTTP: put a proxy with TLS in front of it")
+    if settings.app is not None and settings.queue_db_path is not None:
+        found.append("queue_db_path is ignored: the application in `app` names its own store")
+    if not settings.worker and settings.store_url.startswith("memory:"):
+        found.append("memory:// exists only within one process, and this one runs no jobs: worker is false")
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body
+from fastapi import Body
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,11 +17,11 @@ from mainspring.published.description import Description
 from mainspring.service import views
 from mainspring.service.bodies import HaltBody, Reasoned, SystemHaltBody
 from mainspring.service.problems import Problem
-from mainspring.service.requests import answer, app_of, caller_of, needs
+from mainspring.service.requests import Router, answer, app_of, caller_of, needs
 from mainspring.service.tokens import Scope
 from mainspring.stores.protocol import Halt, Stats
 
-router = APIRouter(prefix="/v1")
+router = Router(prefix="/v1")
 
 
 # -- tasks ----------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -12,10 +11,10 @@ from mainspring.json_data import plain
 from mainspring.service import views
 from mainspring.service.bodies import TokenBody
 from mainspring.service.problems import Problem
-from mainspring.service.requests import answer, caller_of, needs
+from mainspring.service.requests import Router, answer, caller_of, needs
 from mainspring.service.tokens import Scope, Token, Tokens
 
-router = APIRouter(prefix="/v1", tags=["tokens"])
+router = Router(prefix="/v1", tags=["tokens"])
 
 
 def tokens_of(request: Request) -> Tokens:

@@ -33,11 +33,12 @@ STOP_NOW_TIMEOUT = 9.0  # seconds that a worker has to stop after a second signa
 
 
 class Stoppable(Protocol):
-    """What a program uses of its worker; see `Worker`."""
+    """What a program uses of what it runs: a `Worker`, or a service with one."""
 
-    id: str
-    runtime: Runtime
-
+    @property
+    def id(self) -> str: ...
+    @property
+    def runtime(self) -> Runtime: ...
     @property
     def exit_code(self) -> int: ...
     @property

@@ -94,6 +94,7 @@ class WorkerOptions(TypedDict, total=False):
     audit_days: float
     exit_when_stuck: float | None
     log_completions: bool
+    schedules: bool
     id: str
 
 
@@ -112,6 +113,7 @@ class WorkerSettings:
     maintenance_interval: float = 1.0  # seconds between checks for dead workers and stalled jobs
     audit_days: float = 400.0  # after which entries of the audit log are deleted
     log_completions: bool = False  # log each job that completes at info rather than debug
+    schedules: bool = True  # fire schedules and occasions; False: other workers do
     exit_when_stuck: float | None = None  # hand back the jobs and exit when this share of the slots is stuck
     id: str = field(default_factory=new_worker_id)
 

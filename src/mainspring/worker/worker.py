@@ -251,10 +251,12 @@ class Worker:
         self._some_due.clear()
         now = asyncio.get_running_loop().time()
         if now - self._refreshed_at >= REFRESH_EVERY:
-            await self._reconcile()
+            if self.settings.schedules:
+                await self._reconcile()
             await self.runtime.timers.refresh()
             self._refreshed_at = now
-        await sleep_until(await self.runtime.timers.run_due(), self.runtime.store.clock, self._some_due)
+        next_at = await self.runtime.timers.run_due(schedules=self.settings.schedules)
+        await sleep_until(next_at, self.runtime.store.clock, self._some_due)
 
     async def _reconcile(self) -> None:
         """Write the schedules of the code to the store, once.

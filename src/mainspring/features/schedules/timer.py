@@ -56,6 +56,7 @@ class DueTimer(Timer, ABC, Generic[T]):
     """Fires documents of one collection: reads them, writes firings, and leaves unreadable ones to newer workers."""
 
     ledger: Ledger
+    is_schedule = True
 
     def __init__(self, services: Services, pipeline: Pipeline) -> None:
         self._services = services

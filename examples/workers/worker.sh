@@ -1,0 +1,104 @@
+#!/bin/sh
+# A complete pull worker in shell, with curl: ./worker.sh DIRECTORY
+#
+# The directory has a program for each task, with the task's name. It gets the payload, as JSON, on its standard input,
+# and the job's id and attempt in MAINSPRING_JOB and MAINSPRING_ATTEMPT. What it prints is the job's result: JSON if it
+# begins with { or [, else text. Exit code 0: done; 75: try again in a minute; 65: failed for good; any other: failed.
+# Settings: MAINSPRING_URL (default http://127.0.0.1:8340), MAINSPRING_TOKEN.
+set -u
+
+handlers=${1:?usage: worker.sh DIRECTORY}
+url=${MAINSPRING_URL:-http://127.0.0.1:8340}
+worker="sh-$(hostname)-$$"
+work=$(mktemp -d)
+stopping=
+child=
+
+# quoted FILE: its text as a JSON string
+quoted() {
+    printf '"'
+    LC_ALL=C tr -d '\000-\010\013\014\016-\037' <"$1" | head -c 40000 |
+        LC_ALL=C sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/	/\\t/g' -e 's/\r/\\r/g' | awk '{ printf "%s%s", (NR > 1 ? "\\n" : ""), $0 }'
+    printf '"'
+}
+
+# post PATH BODY [OPTION…]: send JSON, print the answer; fails unless it is a 2xx
+post() {
+    path=$1 body=$2
+    shift 2
+    printf '%s' "$body" >"$work/body"
+    curl -sS --fail-with-body --max-time 45 -H 'content-type: application/json' \
+        ${MAINSPRING_TOKEN:+-H "authorization: Bearer $MAINSPRING_TOKEN"} "$@" --data-binary @"$work/body" "$url$path"
+}
+
+# report NEWS: about the job in hand; repeated while the service is away
+report() {
+    item="{\"id\":\"$id\",\"token\":$token${1:+,$1}}"
+    pause=1
+    until answer=$(post /v1/leases:report "{\"worker\":\"$worker\",\"items\":[$item]}"); do
+        case $answer in *'"status": 4'*) echo "$answer" >&2; return 1 ;; esac
+        sleep "$pause"
+        pause=$((pause < 8 ? pause * 2 : 10))
+    done
+    case $answer in
+    *'"reply":"invalid"'*) echo "$answer" >&2; return 1 ;;
+    *'"reply":"stale"'* | *'"reply":"cancelled"'*)
+        gone=1
+        [ -z "$child" ] || kill "$child" 2>/dev/null
+        ;;
+    esac
+}
+
+run() {
+    MAINSPRING_JOB=$id MAINSPRING_ATTEMPT=$attempt "$handlers/$task" <"$work/payload" >"$work/out" 2>"$work/err" &
+    child=$!
+    ticks=0 gone=
+    while kill -0 "$child" 2>/dev/null; do
+        sleep 0.1
+        ticks=$((ticks + 1))
+        [ $((ticks % 50)) -ne 0 ] || report '' # a sign of life every five seconds
+    done
+    wait "$child"
+    code=$?
+    child=
+    [ -z "$gone" ] || code=cancelled
+    case $code in
+    cancelled) report '"cancelled":{"reason":"stopped by the worker"}' ;;
+    0)
+        case $(head -c 1 "$work/out") in
+        '{' | '[') result=$(cat "$work/out") ;;
+        *) result=$(quoted "$work/out") ;;
+        esac
+        report "\"done\":{\"result\":$result}" || report '"failed":{"type":"BadResult","message":"the result is not JSON"}'
+        ;;
+    75) report '"snooze":{"delay":60}' ;;
+    *)
+        [ "$code" -eq 65 ] && retry=false || retry=true
+        report "\"failed\":{\"type\":\"Exit$code\",\"message\":$(quoted "$work/err"),\"retry\":$retry}"
+        ;;
+    esac
+}
+
+leave() {
+    post /v1/leases:leave "{\"worker\":\"$worker\"}" >/dev/null
+    rm -rf "$work"
+}
+
+trap 'stopping=1' TERM INT
+trap leave EXIT
+tasks=$(for handler in "$handlers"/*; do [ -x "$handler" ] && printf '"%s",' "${handler##*/}"; done)
+claim="{\"worker\":\"$worker\",\"tasks\":[${tasks%,}],\"limit\":1,\"wait\":5}"
+echo "$worker works for $url: ${tasks%,}" >&2
+while [ -z "$stopping" ]; do
+    post /v1/leases "$claim" -H 'accept: text/tab-separated-values' -D "$work/headers" >"$work/jobs" || {
+        cat "$work/jobs" >&2
+        : >"$work/jobs"
+        sleep 1
+    }
+    tab=$(printf '\t')
+    while IFS=$tab read -r id token attempt task payload; do
+        printf '%s' "$payload" >"$work/payload"
+        run
+    done <"$work/jobs"
+    grep -qi '^x-order: terminate' "$work/headers" 2>/dev/null && break
+done

@@ -1,0 +1,100 @@
+"""`mainspring tokens …`: create, list and revoke tokens for the HTTP API."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from mainspring.cli.exits import Exit
+from mainspring.cli.loading import opened, opened_to_fill
+from mainspring.cli.moments import parse_when
+from mainspring.cli.parser import (
+    Commands,
+    add_actor_options,
+    add_command,
+    add_command_about,
+    add_group,
+    add_store_options,
+    parse_names,
+)
+from mainspring.cli.table import Column
+from mainspring.cli.terminal import Terminal
+from mainspring.errors import ConfigurationError
+from mainspring.json_data import plain
+from mainspring.services import whoami
+
+COLUMNS = [Column("TOKEN"), Column("NAME", least=8), Column("SCOPES", least=8), Column("CREATED"), Column("EXPIRES")]
+CREATE = """\
+Prints the token, once: the store keeps only a hash of it. Send it as `Authorization: Bearer msk_…`. Scopes: read,
+enqueue, lease (workers in other languages), operate (change jobs, queues and schedules), automate, admin."""
+
+
+def add_commands(commands: Commands) -> None:
+    tokens = add_group(commands, "tokens", "create, list and revoke tokens for the HTTP API")
+    create = add_command_about(
+        tokens, "create", create_token, "create a token", CREATE, what="what the token is for", by="NAME"
+    )
+    create.add_argument(
+        "--scope", action="extend", type=parse_names, default=[], metavar="SCOPE[,…]", help="what it allows (required)"
+    )
+    create.add_argument(
+        "--expires", type=parse_when, metavar="WHEN", help="when it ends: a time, or 30d (default: never)"
+    )
+    create.add_argument("--actor", help="who, for the audit log (default: your account and machine)")
+    add_store_options(add_command(tokens, "list", list_tokens, "list all tokens"))
+    revoke = add_command_about(tokens, "revoke", revoke_token, "revoke a token", what="the id of the token: msk_<ID>_…")
+    add_actor_options(revoke)
+
+
+def create_token(args: Namespace, terminal: Terminal) -> int:
+    from mainspring.service.tokens import Tokens
+
+    with opened_to_fill(args) as app:
+        expires_at = args.expires and args.expires.after(app.now())
+        made = Tokens(app.store).create(args.name, args.scope, actor=args.actor or whoami(), expires_at=expires_at)
+        token, text = app.run(made)
+    if terminal.json:
+        terminal.emit({"token": text, "id": token.id, "scopes": sorted(token.scopes)})
+    else:
+        terminal.say(text)
+        terminal.note("keep it: it is not shown again")
+    return Exit.OK
+
+
+def list_tokens(args: Namespace, terminal: Terminal) -> int:
+    from mainspring.service.tokens import Tokens
+
+    with opened(args) as app:
+        found = app.run(Tokens(app.store).list())
+    if terminal.json:
+        terminal.emit({"tokens": [plain(token) for token in found]})
+    elif found:
+        rows = [
+            [
+                token.id,
+                token.name,
+                ",".join(sorted(token.scopes)),
+                plain(token.created_at),
+                plain(token.expires_at) or "never",
+            ]
+            for token in found
+        ]
+        terminal.table(COLUMNS, rows)
+    else:
+        terminal.note("no tokens")
+    return Exit.OK
+
+
+def revoke_token(args: Namespace, terminal: Terminal) -> int:
+    from mainspring.service.tokens import Tokens
+
+    token_id = args.id.split("_")[1] if args.id.startswith("msk_") else args.id
+    with opened(args) as app:
+        revoked = app.run(Tokens(app.store).revoke(token_id, actor=args.actor or whoami(), reason=args.reason))
+    if not revoked:
+        msg = f"there is no token {token_id!r}; `mainspring tokens list` shows all"
+        raise ConfigurationError(msg)
+    if terminal.json:
+        terminal.emit({"revoked": token_id})
+    else:
+        terminal.say(f"revoked {token_id}; services accept it for up to five more seconds")
+    return Exit.OK

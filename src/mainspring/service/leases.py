@@ -1,0 +1,314 @@
+"""Pull workers in any language: `POST /v1/leases` claims jobs, `POST /v1/leases:report` tells what became of them.
+
+Both are plain Starlette routes, as those that enqueue are. docs/leases.md explains leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Coroutine, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AwareDatetime, Field, StringConstraints, TypeAdapter, model_validator
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from mainspring.app import Mainspring
+from mainspring.errors import Failure
+from mainspring.json_data import plain
+from mainspring.leases.answers import Pulse
+from mainspring.leases.items import Cancelled, Complete, Fail, Heartbeat, Item, Progress, Release, SaveStep, Snooze
+from mainspring.leases.lessee import Lease
+from mainspring.service import orders
+from mainspring.service.bodies import Body, Name, Seconds, Text
+from mainspring.service.requests import answer, app_of, body_of, caller_of
+from mainspring.service.system import halt_data
+from mainspring.service.tokens import Scope
+from mainspring.service.views import HaltView, Moment, TargetView, View
+
+T = TypeVar("T")
+
+LINES = "text/tab-separated-values"
+MOST_CLAIMED = 100
+LONGEST_WAIT = 30.0  # seconds
+MOST_ITEMS = 1_000
+WorkerId = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Long = Annotated[str, StringConstraints(max_length=50_000)]
+
+
+# -- what requests carry --------------------------------------------------------------------------
+
+
+class ClaimBody(Body):
+    """Ask for due jobs."""
+
+    worker: WorkerId = Field(description="a name of your choice, one for each process")
+    queues: list[Name] = Field(default=["*"], min_length=1, max_length=100, description='`"*"` is all queues')
+    tasks: list[Name] | None = Field(default=None, max_length=1_000, description="take jobs of these tasks only")
+    limit: int = Field(default=1, ge=1, le=MOST_CLAIMED)
+    wait: float = Field(default=0, ge=0, le=LONGEST_WAIT, description="seconds to wait for a job if none is due")
+    held: dict[str, int] = Field(default={}, max_length=MOST_ITEMS, description="jobs that it works on: id to token")
+    version: Name | None = Field(default=None, description="of the worker's code")
+
+
+class ReportItem(Body):
+    """What is new about one job: exactly one of the fields besides `id` and `token`, or none for a heartbeat."""
+
+    id: str
+    token: int
+    done: ResultBody | None = Field(default=None, description="it has succeeded")
+    failed: ErrorBody | None = Field(default=None, description="it has failed; its retry policy decides what follows")
+    snooze: SnoozeBody | None = Field(default=None, description="run it later, without using an attempt")
+    release: ReasonBody | None = Field(default=None, description="another worker may have it")
+    cancelled: ReasonBody | None = Field(default=None, description="the worker has stopped, because it was cancelled")
+    progress: ProgressBody | None = None
+    step: StepBody | None = Field(default=None, description="a step is done")
+
+    @model_validator(mode="after")
+    def _check_one(self) -> ReportItem:
+        if sum(getattr(self, name) is not None for name in NEWS) > 1:
+            msg = f"give one of {', '.join(NEWS)} for each item"
+            raise ValueError(msg)
+        return self
+
+    def item(self) -> Item:  # noqa: PLR0911 - a table
+        about = self.id, self.token
+        if self.done is not None:
+            return Complete(*about, self.done.result)
+        if self.failed is not None:
+            return Fail(*about, self.failed.failure(), self.failed.retry)
+        if self.snooze is not None:
+            return Snooze(*about, self.snooze.delay, self.snooze.until, self.snooze.reason)
+        if self.release is not None:
+            return Release(*about, self.release.reason)
+        if self.cancelled is not None:
+            return Cancelled(*about, self.cancelled.reason)
+        if self.progress is not None:
+            return Progress(*about, self.progress.fraction, self.progress.note)
+        if self.step is not None:
+            return SaveStep(*about, self.step.name, self.step.output)
+        return Heartbeat(*about)
+
+
+class ResultBody(Body):
+    result: Any = None
+
+
+class ErrorBody(Body):
+    type: Name = "Error"
+    message: Long = ""
+    traceback: Long = ""
+    retry: bool = Field(default=True, description="false: a dead letter at once")
+
+    def failure(self) -> Failure:
+        return Failure(self.type, self.message, self.traceback)
+
+
+class SnoozeBody(Body):
+    delay: Seconds | None = None
+    until: AwareDatetime | None = None
+    reason: Text = ""
+
+    @model_validator(mode="after")
+    def _check_one(self) -> SnoozeBody:
+        if (self.delay is None) == (self.until is None):
+            msg = "give either delay or until"
+            raise ValueError(msg)
+        return self
+
+
+class ReasonBody(Body):
+    reason: Text = ""
+
+
+class ProgressBody(Body):
+    fraction: float = Field(ge=0, le=1)
+    note: Text = ""
+
+
+class StepBody(Body):
+    name: Name
+    output: Any = None
+
+
+NEWS = ("done", "failed", "snooze", "release", "cancelled", "progress", "step")
+
+
+class ReportBody(Body):
+    """Tell what is new about jobs. An empty list is a sign of life of the worker."""
+
+    worker: WorkerId
+    items: list[ReportItem] = Field(default=[], max_length=MOST_ITEMS)
+
+
+class LeaveBody(Body):
+    """Say that the worker stops."""
+
+    worker: WorkerId
+
+
+CLAIM: TypeAdapter[ClaimBody] = TypeAdapter(ClaimBody)
+REPORT: TypeAdapter[ReportBody] = TypeAdapter(ReportBody)
+LEAVE: TypeAdapter[LeaveBody] = TypeAdapter(LeaveBody)
+
+
+# -- what is answered -----------------------------------------------------------------------------
+
+
+class LeaseView(View):
+    """A job that the worker has now."""
+
+    id: str
+    token: int = Field(description="goes with every report about the job")
+    task: str
+    queue: str
+    payload: Any
+    attempt: int
+    max_attempts: int
+    deadline: Moment | None = Field(description="when its timeout ends the run")
+    target: TargetView | None
+    tags: list[str]
+    suspect: bool = Field(description="a worker died with it before: run it alone")
+
+
+class PulseView(View):
+    """What the worker should know now."""
+
+    halted: bool = Field(description="the whole system is halted: nothing new is given out")
+    halts: list[HaltView]
+    cancelled: dict[str, str] = Field(
+        description="jobs that it holds and that were cancelled, with the reason: stop them"
+    )
+    lost: list[str] = Field(description="jobs that it named and does not hold any more: stop them")
+    order: Literal["quiet", "terminate"] | None = Field(
+        description="an operator's wish: take no more jobs, or also end as soon as those in hand are done"
+    )
+    known: bool = Field(description="false: it was silent for longer than the lease, and has lost all that it held")
+    lease: float = Field(description="seconds without a sign of life after which its jobs go to others")
+
+
+class ClaimView(View):
+    jobs: list[LeaseView]
+    pulse: PulseView
+
+
+class ReplyView(View):
+    id: str
+    token: int
+    reply: Literal["ok", "cancelled", "stale", "invalid"]
+    status: str | None = Field(description="of the job after this")
+    message: str
+
+
+class ReportView(View):
+    replies: list[ReplyView] = Field(description="one for each item, in the same order")
+    pulse: PulseView
+
+
+class LeftView(View):
+    left: bool
+
+
+def lease_data(lease: Lease) -> dict[str, Any]:
+    return {
+        "id": lease.id,
+        "token": lease.token,
+        "task": lease.task,
+        "queue": lease.queue,
+        "payload": lease.payload,
+        "attempt": lease.attempt,
+        "max_attempts": lease.max_attempts,
+        "deadline": plain(lease.deadline),
+        "target": None if lease.target is None else {"type": lease.target[0], "id": lease.target[1]},
+        "tags": lease.tags,
+        "suspect": lease.suspect,
+    }
+
+
+async def pulse_data(app: Mainspring, worker: str, pulse: Pulse) -> dict[str, Any]:
+    return {
+        "order": await orders.order_for(app, worker),
+        "halted": pulse.halted,
+        "halts": [halt_data(halt) for halt in pulse.halts],
+        "cancelled": dict(pulse.cancelled),
+        "lost": pulse.lost,
+        "known": pulse.known,
+        "lease": app.store.lease,
+    }
+
+
+# -- routes ---------------------------------------------------------------------------------------
+
+
+async def claim(request: Request) -> Response:
+    caller_of(request).check(Scope.LEASE)
+    body, _ = await body_of(request, CLAIM)
+    app = app_of(request)
+    if await orders.order_for(app, body.worker) is not None:
+        return await claimed(request, body.worker, (), await app.leases.heartbeat(body.worker, body.held))
+    claiming = app.leases.claim(
+        body.worker,
+        queues=body.queues,
+        tasks=body.tasks,
+        limit=body.limit,
+        wait=body.wait,
+        held=body.held,
+        version=body.version,
+    )
+    batch = await unless_gone(request, claiming)
+    return await claimed(request, body.worker, batch.leases, batch.pulse)
+
+
+async def claimed(request: Request, worker: str, leases: Sequence[Lease], pulse: Pulse) -> Response:
+    """Answer with JSON, or with a line for each job if the caller asks for that: shells cannot read JSON."""
+    told = await pulse_data(app_of(request), worker, pulse)
+    if request.headers.get("accept", "").startswith(LINES):
+        return Response("".join(map(line_of, leases)), media_type=LINES, headers={"x-order": told["order"] or ""})
+    return answer({"jobs": [lease_data(lease) for lease in leases], "pulse": told})
+
+
+def line_of(lease: Lease) -> str:
+    """Return id, token, attempt, task and payload. None of them has a tab or a line break: JSON escapes those."""
+    return "\t".join((lease.id, str(lease.token), str(lease.attempt), lease.task, json.dumps(lease.payload))) + "\n"
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Do the work, unless the caller hangs up meanwhile: jobs that it claims then are given back at once."""
+    working = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(disconnected(request))
+    try:
+        await asyncio.wait([working, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return await working
+    finally:
+        for task in (gone, working):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+
+
+async def disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def report(request: Request) -> Response:
+    caller_of(request).check(Scope.LEASE)
+    body, _ = await body_of(request, REPORT)
+    app = app_of(request)
+    told = await app.leases.report(body.worker, [item.item() for item in body.items])
+    replies = [
+        {"id": each.job_id, "token": each.token, "reply": each.reply, "status": each.status, "message": each.message}
+        for each in told.answers
+    ]
+    return answer({"replies": plain(replies), "pulse": await pulse_data(app, body.worker, told.pulse)})
+
+
+async def leave(request: Request) -> Response:
+    caller_of(request).check(Scope.LEASE)
+    body, _ = await body_of(request, LEAVE)
+    await app_of(request).leases.leave(body.worker)
+    return answer({"left": True})

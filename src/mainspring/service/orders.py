@@ -1,0 +1,69 @@
+"""Orders to workers in other languages: take no more jobs (quiet), or also end when those in hand are done (terminate).
+
+A worker gets its order with the answer to its next call, from whichever process it asks.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from fastapi import Body
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mainspring.app import Mainspring
+from mainspring.leases.api import checked_id
+from mainspring.service.bodies import Reasoned
+from mainspring.service.requests import Router, answer, app_of, caller_of, needs
+from mainspring.service.tokens import Scope
+from mainspring.service.views import View
+from mainspring.stores.documents import Bundle, By, Key, Note, Write
+
+COLLECTION = "worker_orders"
+RETENTION = 24 * 3_600_000  # milliseconds; a worker that has not asked by then is gone
+Order = Literal["quiet", "terminate"]
+router = Router(prefix="/v1", tags=["workers"])
+
+
+class OrderView(View):
+    worker: str
+    order: Order | None = Field(description="null: it may take jobs")
+
+
+async def order_for(app: Mainspring, worker: str) -> Order | None:
+    documents = await app.store.documents([Key(COLLECTION, "", checked_id(worker))])
+    order: Order | None = json.loads(documents[0].data)["order"] if documents else None
+    return order
+
+
+async def give_order(request: Request, worker: str, order: Order | None, reason: str) -> Response:
+    app, key = app_of(request), Key(COLLECTION, "", checked_id(worker))
+    note = Note(By(caller_of(request).actor, reason), f"worker.{order or 'continue'}", {"worker": worker})
+    data = None if order is None else json.dumps({"order": order})
+    write = Write(key, data, expires_at=None if data is None else app.store.clock.now() + RETENTION)
+    await app.store.write([Bundle((write,), note=note)])
+    return answer({"worker": worker, "order": order})
+
+
+AboutWorker: dict[str, Any] = {"response_model": OrderView, **needs(Scope.OPERATE)}
+Reason = Annotated[Reasoned, Body(default_factory=Reasoned)]
+
+
+@router.post("/workers/{worker}:quiet", summary="Let a pull worker take no more jobs", **AboutWorker)
+async def quiet(request: Request, worker: str, body: Reason) -> Response:
+    """Let a worker that uses leases finish what it has, and take no more."""
+    return await give_order(request, worker, "quiet", body.reason)
+
+
+@router.post("/workers/{worker}:terminate", summary="Let a pull worker end", **AboutWorker)
+async def terminate(request: Request, worker: str, body: Reason) -> Response:
+    """Let a worker that uses leases finish what it has, and end."""
+    return await give_order(request, worker, "terminate", body.reason)
+
+
+@router.post("/workers/{worker}:continue", summary="Let a pull worker go on", **AboutWorker)
+async def go_on(request: Request, worker: str, body: Reason) -> Response:
+    """Take the order back."""
+    return await give_order(request, worker, None, body.reason)

@@ -1,0 +1,118 @@
+"""`mainspring serve`: the HTTP API and a worker in one process, on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from mainspring.app import Mainspring
+from mainspring.errors import ConfigurationError
+from mainspring.log import get_log
+from mainspring.runtime import Runtime
+from mainspring.service.application import make_service
+from mainspring.service.settings import ServiceSettings
+from mainspring.worker import Worker, WorkerSettings
+from mainspring.worker.program import Program
+
+log = get_log("mainspring.service")
+
+BACKLOG = 2048  # connections that wait to be accepted
+KEEP_ALIVE = 75  # seconds that an idle connection stays open: longer than most load balancers keep theirs
+REQUEST_GRACE = 5  # seconds that requests have to end when the service stops
+
+
+class Server(uvicorn.Server):
+    """A server whose process has its own signal handlers."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Service:
+    """The API and, unless it is left out, a worker. `worker.program.Program` runs it."""
+
+    def __init__(self, app: Mainspring, settings: ServiceSettings) -> None:
+        self._app = app
+        self._settings = settings
+        self._worker = Worker(app, WorkerSettings(schedules=settings.schedules)) if settings.worker else None
+        self._socket = listen(settings.host, settings.port)
+        config = uvicorn.Config(
+            make_service(app, settings),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=REQUEST_GRACE,
+            h11_max_incomplete_event_size=16_384,
+        )
+        self._server = Server(config)
+        self._stopped = False
+
+    @property
+    def id(self) -> str:
+        return self._worker.id if self._worker is not None else "service"
+
+    @property
+    def runtime(self) -> Runtime:
+        return self._app.runtime
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self._worker is None else self._worker.exit_code
+
+    @property
+    def stops_now(self) -> bool:
+        return self._server.force_exit
+
+    @property
+    def url(self) -> str:
+        host, port = self._socket.getsockname()[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def run(self) -> int:
+        """Serve until SIGTERM or SIGINT; return the exit code for the process."""
+        return Program(self).run()
+
+    def stop(self) -> None:
+        """Answer the requests under way and let running jobs end. A second call stops at once."""
+        self._server.force_exit = self._stopped
+        self._server.should_exit = self._stopped = True
+        if self._worker is not None:
+            self._worker.stop()
+
+    async def serve(self) -> None:
+        await self._app.store.open()
+        log.info("service_started", url=self.url, store=self._app.store.url, worker=self._worker is not None)
+        parts = [asyncio.create_task(self._server.serve([self._socket]), name="mainspring-http")]
+        if self._worker is not None:
+            parts.append(asyncio.create_task(self._worker.serve(), name="mainspring-worker"))
+        try:
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not self._stopped:  # one of them has ended by itself: the other must not look alive without it
+                self.stop()
+            results = await asyncio.gather(*parts, return_exceptions=True)
+            log.info("service_stopped")
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bind the socket before anything else starts, so that a port in use is one clear error."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        msg = f"cannot listen on {host}:{port}: {why}; choose another address with --host and --port"
+        raise ConfigurationError(msg) from error

@@ -1,0 +1,82 @@
+"""A service in the event loop of the test, on a free port of this machine, and a client of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import uvicorn
+
+from mainspring import Mainspring
+from mainspring.service import ServiceSettings, make_service
+
+SOON = 10.0  # seconds; only a failing test waits this long
+
+
+@dataclass
+class Answer:
+    status: int
+    text: str
+    headers: dict[str, str] = field(repr=False)
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.text)
+
+    @property
+    def code(self) -> str:
+        """The code of a problem."""
+        assert self.headers["content-type"] == "application/problem+json", self
+        data = self.data
+        assert data["status"] == self.status
+        assert data["request_id"] == self.headers["x-request-id"]
+        assert isinstance(data["code"], str)
+        return data["code"]
+
+
+class Client:
+    """Sends requests, with a token if it has one."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, token: str | None = None) -> None:
+        self.session, self.url, self.token = session, url, token
+
+    def using(self, token: str) -> Client:
+        return Client(self.session, self.url, token)
+
+    async def send(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if self.token is not None:
+            sent.setdefault("authorization", f"Bearer {self.token}")
+        raw = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        sent.setdefault("content-type", "application/json")
+        async with self.session.request(method, f"{self.url}{path}", data=raw, headers=sent) as response:
+            return Answer(response.status, await response.text(), {k.lower(): v for k, v in response.headers.items()})
+
+    async def get(self, path: str, **headers: str) -> Answer:
+        return await self.send("GET", path, **headers)
+
+    async def post(self, path: str, body: Any = None, **headers: str) -> Answer:
+        return await self.send("POST", path, {} if body is None else body, **headers)
+
+
+@asynccontextmanager
+async def serving(app: Mainspring, **settings: Any) -> AsyncIterator[Client]:
+    """Serve an application that is open, and yield a client without a token."""
+    service = make_service(app, ServiceSettings(**settings))
+    server = uvicorn.Server(uvicorn.Config(service, port=0, log_config=None, access_log=False, lifespan="off"))
+    task = asyncio.create_task(server.serve())
+    try:
+        async with asyncio.timeout(SOON):
+            while not server.started:  # noqa: ASYNC110 - the server sets no event
+                await asyncio.sleep(0.005)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        async with aiohttp.ClientSession() as session:
+            yield Client(session, f"http://127.0.0.1:{port}")
+    finally:
+        server.should_exit = True
+        await task

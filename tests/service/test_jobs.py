@@ -1,0 +1,264 @@
+"""Jobs over HTTP: enqueue, look, change."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from mainspring import Mainspring, Status
+from mainspring.service.problems import KINDS
+from tests.service.serving import Client
+
+ADA = {"task": "welcome", "payload": {"guest": "Ada"}}
+
+
+async def enqueued(client: Client, **more: object) -> str:
+    answer = await client.post("/v1/jobs", {**ADA, **more})
+    assert answer.status == 201, answer
+    job_id: str = answer.data["id"]
+    return job_id
+
+
+async def dead_letter(app: Mainspring, client: Client) -> str:
+    job_id = (await client.post("/v1/jobs", {"task": "fail", "payload": {"why": "no luck"}})).data["id"]
+    await app.worker().drain()
+    return str(job_id)
+
+
+# -- enqueue --------------------------------------------------------------------------------------
+
+
+async def test_a_job_is_enqueued_run_and_shown(app: Mainspring, client: Client) -> None:
+    answer = await client.post("/v1/jobs", ADA)
+    assert answer.status == 201
+    assert answer.data["created"] is True
+    assert answer.headers["location"] == f"/v1/jobs/{answer.data['id']}"
+    await app.worker().drain()
+    shown = await client.get(answer.headers["location"])
+    assert shown.status == 200
+    job = shown.data
+    assert (job["task"], job["queue"], job["status"], job["result"]) == ("welcome", "mail", "completed", "welcome, Ada")
+    assert "options" not in job
+
+
+async def test_every_option_of_a_job_arrives(app: Mainspring, client: Client) -> None:
+    soon = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    job_id = await enqueued(
+        client,
+        queue="slow",
+        priority="high",
+        run_at=soon.isoformat(),
+        timeout=90,
+        retry={"delays": [30, 60]},
+        dedupe_key="ada",
+        dedupe_for=3600,
+        target={"type": "guest", "id": "7"},
+        tags=["vip"],
+        headers={"x-tenant": "t1"},
+        expires_at=(soon + timedelta(hours=1)).isoformat(),
+    )
+    job = await app.jobs.get(job_id)
+    assert (job.queue, job.priority.name, job.run_at, job.timeout) == ("slow", "HIGH", soon, 90)
+    assert (job.max_attempts, job.dedupe_key, job.target, job.tags) == (3, "ada", ("guest", "7"), ("vip",))
+    assert job.headers == {"x-tenant": "t1"}
+    shown = (await client.get(f"/v1/jobs/{job_id}")).data
+    assert shown["start_by"] == (soon + timedelta(hours=1)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+async def test_a_dedupe_key_that_is_held_gives_the_holder(client: Client) -> None:
+    first = await client.post("/v1/jobs", {**ADA, "dedupe_key": "ada"})
+    second = await client.post("/v1/jobs", {**ADA, "dedupe_key": "ada"})
+    assert second.status == 200
+    assert second.data == {"id": first.data["id"], "created": False}
+
+
+async def test_an_unknown_task_is_refused_with_the_nearest_names(client: Client) -> None:
+    answer = await client.post("/v1/jobs", {"task": "welcom"})
+    assert answer.code == "unknown_task"
+    assert answer.data["nearest"] == ["welcome"]
+    allowed = await client.post("/v1/jobs", {"task": "welcom", "allow_unknown": True})
+    assert allowed.status == 201
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "said"),
+    [
+        (b"{", "invalid_json", "EOF"),
+        ({"payload": {}}, "invalid_request", "/task: Field required"),
+        ({**ADA, "delai": 3}, "invalid_request", "/delai: Extra inputs"),
+        ({**ADA, "run_at": "2027-01-01T00:00:00"}, "invalid_request", "timezone"),
+        ({**ADA, "delay": 1, "run_at": "2027-01-01T00:00:00Z"}, "invalid_request", "run_at or delay, not both"),
+        ({**ADA, "delay": -1}, "invalid_request", "/delay"),
+        ({**ADA, "queue": "a\x00b"}, "invalid_request", "queue"),
+        ({"task": "welcome", "payload": {"gest": "Ada"}}, "invalid_payload", "guest: Field required"),
+        ({"task": "welcome", "payload": {"guest": 7}}, "invalid_payload", "string"),
+    ],
+)
+async def test_a_wrong_body_is_explained_and_enqueues_nothing(
+    app: Mainspring, client: Client, body: object, code: str, said: str
+) -> None:
+    answer = await client.post("/v1/jobs", body)
+    assert answer.code == code
+    assert answer.status == KINDS[code].status
+    assert said in answer.data["detail"]
+    assert await app.jobs.count() == 0
+
+
+async def test_a_bulk_enqueue_reports_what_is_wrong_and_enqueues_the_rest(app: Mainspring, client: Client) -> None:
+    answer = await client.post("/v1/jobs:bulk", {"jobs": [ADA, {"task": "wellcome"}, ADA]})
+    assert answer.status == 200
+    assert (answer.data["created"], answer.data["failed"]) == (2, 1)
+    first, wrong, last = answer.data["results"]
+    assert wrong["error"]["code"] == "unknown_task"
+    assert {job.id for job in (await app.jobs.find()).jobs} == {first["id"], last["id"]}
+
+
+async def test_a_halt_that_rejects_jobs_is_an_error_that_passes(app: Mainspring, client: Client) -> None:
+    await app.halt("maintenance", reject_new=True)
+    answer = await client.post("/v1/jobs", ADA)
+    assert answer.code == "system_halted"
+    assert answer.headers["retry-after"] == "30"
+
+
+# -- lists ----------------------------------------------------------------------------------------
+
+
+async def test_a_list_is_read_page_by_page(client: Client) -> None:
+    made = [await enqueued(client) for _ in range(5)]
+    seen: list[str] = []
+    path = "/v1/jobs?limit=2&count=true"
+    while path:
+        answer = await client.get(path)
+        assert answer.status == 200
+        assert answer.data["count"] == {"value": 5, "exact": True}
+        seen += [job["id"] for job in answer.data["jobs"]]
+        link = answer.headers.get("link", "")
+        assert bool(link) == (answer.data["cursor"] is not None)
+        path = link.removeprefix("<").partition(">")[0]
+    assert seen == made[::-1]
+
+
+async def test_filters_select_jobs(client: Client) -> None:
+    ada = await enqueued(client, tags=["vip"], target={"type": "guest", "id": "7"})
+    await enqueued(client, payload={"guest": "Bob"}, delay=60)
+    for query in (
+        "tag=vip",
+        "target_type=guest&target_id=7",
+        "payload=guest=Ada",
+        f"id={ada}",
+        "status=pending&tag=vip",
+    ):
+        assert [job["id"] for job in (await client.get(f"/v1/jobs?{query}")).data["jobs"]] == [ada], query
+    assert (await client.get("/v1/jobs?queue=none")).data["jobs"] == []
+    assert len((await client.get("/v1/jobs?sort=due&descending=false&queue=mail&queue=slow")).data["jobs"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("status=done", "invalid_request"),
+        ("limit=0", "invalid_request"),
+        ("colour=red", "invalid_request"),
+        ("payload=guest", "invalid_request"),
+        ("created_after=2027-01-01", "invalid_request"),
+        ("cursor=abc", "invalid_cursor"),
+    ],
+)
+async def test_a_wrong_filter_is_refused(client: Client, query: str, code: str) -> None:
+    assert (await client.get(f"/v1/jobs?{query}")).code == code
+
+
+async def test_a_cursor_of_another_list_is_refused(client: Client) -> None:
+    for _ in range(2):
+        await enqueued(client)
+    cursor = (await client.get("/v1/jobs?limit=1")).data["cursor"]
+    assert (await client.get(f"/v1/jobs?limit=1&cursor={cursor}&task=welcome")).code == "invalid_cursor"
+
+
+# -- one job --------------------------------------------------------------------------------------
+
+
+async def test_all_about_a_job_is_shown(app: Mainspring, client: Client) -> None:
+    job_id = await dead_letter(app, client)
+    detail = (await client.get(f"/v1/jobs/{job_id}/detail")).data
+    assert detail["job"]["status"] == "dead_letter"
+    assert detail["job"]["failure"]["message"] == "no luck"
+    assert [attempt["move"] for attempt in detail["attempts"]] == ["dead"]
+    assert detail["timeline"][0]["what"] == "created"
+    assert detail["why"]["reasons"][0]["text"]
+    assert detail["steps"] == []
+
+
+async def test_a_dead_letter_is_retried(app: Mainspring, client: Client) -> None:
+    job_id = await dead_letter(app, client)
+    answer = await client.post(f"/v1/jobs/{job_id}:retry", {"reason": "the bank is back"})
+    assert (answer.status, answer.data["status"]) == (200, "pending")
+    (entry,) = await app.audit()
+    assert (entry.actor, entry.reason) == ("local", "the bank is back")
+
+
+async def test_a_waiting_job_is_moved_edited_cancelled_and_deleted(app: Mainspring, client: Client) -> None:
+    job_id = await enqueued(client, delay=3600)
+    moved = await client.post(f"/v1/jobs/{job_id}:reschedule", {"delay": 60})
+    assert moved.status == 200
+    edited = await client.send("PATCH", f"/v1/jobs/{job_id}", {"payload": {"guest": "Bob"}, "priority": "low"})
+    assert (edited.data["payload"], edited.data["priority"]) == ({"guest": "Bob"}, "low")
+    refused = await client.send("PATCH", f"/v1/jobs/{job_id}", {"payload": {"gust": "Bob"}})
+    assert refused.code == "invalid_payload"
+    cancelled = await client.post(f"/v1/jobs/{job_id}:cancel")
+    assert (cancelled.data["cancelled"], cancelled.data["job"]["status"]) == (True, "cancelled")
+    assert (await client.post(f"/v1/jobs/{job_id}:cancel")).code == "illegal_move"
+    assert (await client.send("DELETE", f"/v1/jobs/{job_id}?reason=tidy")).status == 204
+    assert (await client.get(f"/v1/jobs/{job_id}")).code == "not_found"
+    assert [entry.action for entry in await app.audit()] == ["delete", "cancel", "edit", "edit"]
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs/nope", "/v1/jobs/nope/detail", "/v1/tasks/nope", "/nope"])
+async def test_what_is_not_there_is_not_found(client: Client, path: str) -> None:
+    assert (await client.get(path)).code == "not_found"
+
+
+async def test_a_method_that_a_path_does_not_have_is_refused(client: Client) -> None:
+    assert (await client.send("PUT", "/v1/jobs", {})).code == "method_not_allowed"
+
+
+# -- the system -----------------------------------------------------------------------------------
+
+
+async def test_tasks_are_listed_with_their_schemas(app: Mainspring, client: Client) -> None:
+    await app.published.publish(app.tasks.values(), "w1")
+    tasks = {task["name"]: task for task in (await client.get("/v1/tasks")).data["tasks"]}
+    assert tasks["welcome"]["summary"] == "Welcome a guest."
+    assert tasks["welcome"]["payload_schema"]["properties"] == {"guest": {"title": "Guest", "type": "string"}}
+    assert (await client.get("/v1/tasks/welcome")).data == tasks["welcome"]
+
+
+async def test_queues_are_paused_and_resumed(app: Mainspring, client: Client) -> None:
+    await enqueued(client)
+    paused = await client.post("/v1/queues/mail:pause", {"reason": "mail is down"})
+    assert paused.data["confirmed"] is True
+    (queue,) = (await client.get("/v1/queues")).data["queues"]
+    assert (queue["queue"], queue["pending"], queue["due"], queue["paused"]["reason"]) == ("mail", 1, 1, "mail is down")
+    assert await app.worker().drain() == 0
+    assert (await client.post("/v1/queues/mail:resume")).data == {"resumed": True}
+    assert (await client.post("/v1/queues/mail:resume")).data == {"resumed": False}
+    assert await app.worker().drain() == 1
+
+
+async def test_the_system_is_halted_and_resumed(app: Mainspring, client: Client) -> None:
+    await enqueued(client)
+    assert (await client.post("/v1/halt", {"reason": "audit"})).data["halt"]["queue"] is None
+    assert [halt["reason"] for halt in (await client.get("/v1/halts")).data["halts"]] == ["audit"]
+    assert await app.worker().drain() == 0
+    assert (await client.post("/v1/resume")).data == {"resumed": True}
+    assert await app.worker().drain() == 1
+    assert (await app.jobs.find()).jobs[0].status is Status.COMPLETED
+
+
+async def test_probes_answer(app: Mainspring, client: Client) -> None:
+    assert (await client.get("/health/live")).data == {"status": "ok"}
+    assert (await client.get("/health/ready")).data == {"status": "ok"}
+    async with app.worker(id="w1"):
+        (worker,) = (await client.get("/v1/workers")).data["workers"]
+    assert (worker["id"], worker["alive"]) == ("w1", True)

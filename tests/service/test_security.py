@@ -1,0 +1,201 @@
+"""Who may do what: tokens, scopes, hosts and sizes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from mainspring import Mainspring
+from mainspring.service import Scope, ServiceSettings, Tokens, make_service
+from mainspring.service.application import make_api
+from mainspring.service.guard import OPEN_PATHS
+from mainspring.service.tokens import COLLECTION, FRESH_FOR, checksum, parts_of
+from mainspring.stores.documents import Listing
+from tests.service.serving import Client, serving
+
+ADA = {"task": "welcome", "payload": {"guest": "Ada"}}
+
+
+async def token_of(app: Mainspring, *scopes: str, **more: Any) -> str:
+    _, text = await Tokens(app.store).create("test", scopes, actor="tester", **more)
+    return text
+
+
+# -- tokens ---------------------------------------------------------------------------------------
+
+
+async def test_a_token_is_kept_as_a_hash(app: Mainspring) -> None:
+    text = await token_of(app, "read")
+    token_id, secret = parts_of(text) or ("", "")
+    (document,) = await app.store.browse(Listing(COLLECTION))
+    assert document.key.id == token_id
+    assert secret not in document.data
+    assert text not in str(await app.audit())
+
+
+@pytest.mark.parametrize("place", [5, 20, -1])
+async def test_a_mistyped_token_is_known_without_the_store(app: Mainspring, place: int) -> None:
+    text = await token_of(app, "read")
+    wrong = "a" if text[place] != "a" else "b"
+    assert parts_of(text) is not None
+    assert parts_of(text[:place] + wrong + (text[place + 1 :] if place != -1 else "")) is None
+
+
+async def test_a_token_is_needed_where_one_is_required(app: Mainspring) -> None:
+    text = await token_of(app, "read")
+    async with serving(app, tokens="required") as client:
+        answer = await client.get("/v1/jobs")
+        assert (answer.code, answer.headers["www-authenticate"]) == ("unauthorized", "Bearer")
+        for path in OPEN_PATHS:
+            assert (await client.get(path)).status == 200
+        assert (await client.using(text).get("/v1/jobs")).status == 200
+
+
+@pytest.mark.parametrize("header", ["Bearer nope", "Basic dXNlcjpwYXNz", "Bearer"])
+async def test_a_wrong_token_is_refused_even_where_none_is_needed(client: Client, header: str) -> None:
+    assert (await client.get("/v1/jobs", authorization=header)).code == "unauthorized"
+
+
+async def test_a_forged_secret_is_refused(app: Mainspring, client: Client) -> None:
+    token_id, _ = parts_of(await token_of(app, "admin")) or ("", "")
+    forged = "A" * 43
+    text = f"msk_{token_id}_{forged}{checksum(f'{token_id}{forged}')}"
+    assert parts_of(text) is not None
+    assert (await client.using(text).get("/v1/jobs")).code == "unauthorized"
+
+
+async def test_an_expired_token_is_refused(app: Mainspring, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = await token_of(app, "read", expires_at=datetime.now(UTC) + timedelta(hours=1))
+    assert (await client.using(text).get("/v1/jobs")).status == 200
+    later = app.store.clock.now() + 3_600_000
+    monkeypatch.setattr(app.store.clock, "now", lambda: later)
+    assert (await client.using(text).get("/v1/jobs")).code == "unauthorized"
+
+
+async def test_a_revoked_token_ends_within_seconds(
+    app: Mainspring, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin, text = await token_of(app, "admin"), await token_of(app, "read")
+    assert (await client.using(text).get("/v1/jobs")).status == 200
+    token_id, _ = parts_of(text) or ("", "")
+    await Tokens(app.store).revoke(token_id, actor="tester")  # by another process
+    monkeypatch.setattr("mainspring.service.tokens.FRESH_FOR", 0.0)  # those seconds have passed
+    assert (await client.using(text).get("/v1/jobs")).code == "unauthorized"
+    assert (await client.using(admin).get("/v1/jobs")).status == 200
+    assert FRESH_FOR <= 5
+
+
+async def test_tokens_are_managed_over_http(app: Mainspring) -> None:
+    admin = await token_of(app, "admin")
+    async with serving(app, tokens="required") as client:
+        boss = client.using(admin)
+        made = await boss.post("/v1/tokens", {"name": "ci", "scopes": ["enqueue"]})
+        assert made.status == 201
+        ci = client.using(made.data["text"])
+        assert (await ci.post("/v1/jobs", ADA)).status == 201
+        answer = await ci.get("/v1/jobs")
+        assert answer.code == "forbidden"
+        assert "needs the scope read" in answer.data["detail"]
+        assert made.data["text"] not in (await boss.get("/v1/tokens")).text
+        assert (await boss.send("DELETE", f"/v1/tokens/{made.data['token']['id']}")).status == 204
+        assert (await ci.post("/v1/jobs", ADA)).code == "unauthorized"
+        assert (await boss.send("DELETE", "/v1/tokens/nope")).code == "not_found"
+
+
+async def test_the_audit_log_names_the_token(app: Mainspring) -> None:
+    text = await token_of(app, "operate", "enqueue")
+    async with serving(app, tokens="required") as client:
+        mine = client.using(text)
+        job_id = (await mine.post("/v1/jobs", ADA)).data["id"]
+        await mine.post(f"/v1/jobs/{job_id}:cancel")
+    assert (await app.audit())[0].actor == "token test"
+
+
+# -- every cell of the permission table -------------------------------------------------------------
+
+
+def operations(app: Mainspring) -> list[tuple[str, str, Scope]]:
+    document = make_api(app, Tokens(app.store)).openapi()
+    return [
+        (method.upper(), path, Scope(operation["x-scope"]))
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if "x-scope" in operation
+    ]
+
+
+async def test_every_operation_names_its_scope(app: Mainspring) -> None:
+    document = make_api(app, Tokens(app.store)).openapi()
+    without = [
+        path for path, methods in document["paths"].items() for each in methods.values() if "x-scope" not in each
+    ]
+    assert set(without) == OPEN_PATHS
+
+
+async def test_each_scope_opens_its_operations_and_no_others(app: Mainspring) -> None:
+    texts = {scope: await token_of(app, scope.value) for scope in Scope}
+    wrong = []
+    async with serving(app, tokens="required") as client:
+        for method, path, needed in operations(app):
+            for scope, text in texts.items():
+                answer = await client.using(text).send(method, path.replace("{", "").replace("}", ""), b"{")
+                if (answer.status == 403) is (scope in {needed, Scope.ADMIN}):
+                    wrong.append((method, path, scope, answer.status))
+                assert answer.status != 401
+    assert wrong == []
+
+
+# -- hosts and sizes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "[::2]", ""])
+async def test_another_host_is_refused(client: Client, host: str) -> None:
+    """A page of another site could give its own name this address, and would then be of the same origin."""
+    assert (await client.get("/v1/jobs", host=host)).code == "host_not_allowed"
+
+
+@pytest.mark.parametrize("host", ["localhost:1", "LOCALHOST", "[::1]:8340", "127.0.0.1", "jobs.example"])
+async def test_a_configured_host_is_allowed(app: Mainspring, host: str) -> None:
+    async with serving(app, allowed_hosts="jobs.example, other.example") as client:
+        assert (await client.get("/v1/jobs", host=host)).status == 200
+
+
+async def test_a_body_that_is_too_large_is_refused(app: Mainspring) -> None:
+    async with serving(app, max_body=1_000) as client:
+        assert (await client.post("/v1/jobs", b" " * 1_001)).code == "body_too_large"
+        assert (await client.post("/v1/jobs:bulk", b" " * 5_001)).code == "body_too_large"
+
+        async def endless() -> Any:
+            for _ in range(10):
+                yield b" " * 500
+
+        async with client.session.post(f"{client.url}/v1/jobs", data=endless()) as response:
+            assert response.status == 413
+
+
+def test_another_address_than_loopback_needs_tokens() -> None:
+    assert not ServiceSettings().needs_tokens
+    assert ServiceSettings(host="0.0.0.0").needs_tokens
+    with pytest.raises(ValidationError, match="tokens are required"):
+        ServiceSettings(host="10.0.0.1", tokens="optional")
+
+
+async def test_an_error_of_ours_tells_no_secret(
+    app: Mainspring, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*_: object, **__: object) -> None:
+        msg = "password=hunter2"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(app.jobs, "find", broken)
+    answer = await client.get("/v1/jobs")
+    assert answer.code == "internal_error"
+    assert "hunter2" not in answer.text
+    assert answer.data["request_id"] in caplog.text
+
+
+def test_a_service_can_be_mounted() -> None:
+    assert callable(make_service(Mainspring("memory://")))
