@@ -118,7 +118,7 @@ async def test_the_audit_log_names_the_token(app: Mainspring) -> None:
 
 
 def operations(app: Mainspring) -> list[tuple[str, str, Scope]]:
-    document = make_api(app, Tokens(app.store)).openapi()
+    document = make_api(app, Tokens(app.store), ServiceSettings()).openapi()
     return [
         (method.upper(), path, Scope(operation["x-scope"]))
         for path, methods in document["paths"].items()
@@ -128,7 +128,7 @@ def operations(app: Mainspring) -> list[tuple[str, str, Scope]]:
 
 
 async def test_every_operation_names_its_scope(app: Mainspring) -> None:
-    document = make_api(app, Tokens(app.store)).openapi()
+    document = make_api(app, Tokens(app.store), ServiceSettings()).openapi()
     without = [
         path for path, methods in document["paths"].items() for each in methods.values() if "x-scope" not in each
     ]

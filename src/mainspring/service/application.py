@@ -22,7 +22,8 @@ from mainspring.service.settings import ServiceSettings
 from mainspring.service.tokens import Tokens
 
 log = get_log("mainspring.service")
-CODES = {404: "not_found", 405: "method_not_allowed"}
+METHOD_NOT_ALLOWED = 405
+CODES = {404: "not_found", METHOD_NOT_ALLOWED: "method_not_allowed"}
 
 
 def make_service(app: Mainspring, settings: ServiceSettings | None = None) -> App:
@@ -32,15 +33,16 @@ def make_service(app: Mainspring, settings: ServiceSettings | None = None) -> Ap
     """
     settings = settings or ServiceSettings()
     tokens = Tokens(app.store)
-    return Guard(make_api(app, tokens), settings, tokens)
+    return Guard(make_api(app, tokens, settings), settings, tokens)
 
 
-def make_api(app: Mainspring, tokens: Tokens) -> FastAPI:
+def make_api(app: Mainspring, tokens: Tokens, settings: ServiceSettings) -> FastAPI:
     api = FastAPI(
         title="Mainspring", version=openapi.version(), docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json"
     )
     api.state.mainspring = app
     api.state.tokens = tokens
+    api.state.settings = settings
     api.router.routes[:0] = [
         Route("/v1/jobs", enqueue.enqueue, methods=["POST"]),
         Route("/v1/jobs:bulk", enqueue.enqueue_bulk, methods=["POST"]),
@@ -69,7 +71,7 @@ async def on_problem(request: Request, error: Any) -> Response:
 
 async def on_error(request: Request, error: Any) -> Response:
     problem = problem_of(error)
-    if problem.kind.status >= 500:
+    if problem.code in {"internal_error", "store_unavailable"}:
         log.error("request_failed", request_id=request.state.request_id, path=request.url.path, error=str(error))
     return respond(request, problem)
 
@@ -96,4 +98,7 @@ def pointer(place: Any) -> str:
 async def on_http(request: Request, error: Any) -> Response:
     """Give the errors of the framework itself our form."""
     code = CODES.get(error.status_code, "invalid_request")
-    return respond(request, Problem(code, f"{request.method} {request.url.path}: {error.detail}"))
+    response = respond(request, Problem(code, f"{request.method} {request.url.path}: {error.detail}"))
+    if error.status_code == METHOD_NOT_ALLOWED:
+        response.headers["allow"] = ", ".join(openapi.methods_of(request.app.openapi(), request.url.path))
+    return response

@@ -5,7 +5,17 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StringConstraints,
+    model_validator,
+)
 
 from mainspring.errors import ConfigurationError
 from mainspring.job import Status
@@ -18,12 +28,23 @@ MOST_LISTED = 500  # jobs of one page
 LONGEST = 366 * 1000 * 86_400  # seconds
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Text = Annotated[str, StringConstraints(max_length=2_000)]
-Seconds = Annotated[float, Field(ge=0, le=LONGEST, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(strict=True, ge=0, le=LONGEST, allow_inf_nan=False)]
 
 
 MOMENTS = tuple(f"{what}_{side}" for what in ("created", "due", "finished", "changed") for side in ("after", "before"))[
     :-1
 ]
+
+
+def refuse_numbers(value: Any) -> Any:
+    """Refuse what Pydantic would take for seconds since 1970: `20270101` is meant as a date more often than not."""
+    if isinstance(value, str) and not value.replace(".", "").lstrip("+-").isdecimal():
+        return value
+    msg = "give a time as ISO 8601 with an offset, such as 2027-03-01T09:00:00+01:00"
+    raise ValueError(msg)
+
+
+When = Annotated[AwareDatetime, BeforeValidator(refuse_numbers)]
 
 
 class Body(BaseModel):
@@ -43,7 +64,7 @@ class RetryPolicy(Body):
     )
     base: Seconds = 60.0
     max_delay: Seconds = 3600.0
-    factor: float = Field(default=2.0, ge=1, le=100, allow_inf_nan=False)
+    factor: float = Field(default=2.0, strict=True, ge=1, le=100, allow_inf_nan=False)
 
     def to_retry(self, max_attempts: int | None) -> Retry:
         given: dict[str, Any] = {} if max_attempts is None else {"max_attempts": max_attempts}
@@ -63,10 +84,10 @@ class NewJobBody(Body):
     payload: Any = Field(default=None, description="its arguments, as the task's schema describes them")
     queue: Name | None = None
     priority: Literal["urgent", "high", "normal", "low"] | None = None
-    run_at: AwareDatetime | None = Field(default=None, description="when it is due, with an offset from UTC")
+    run_at: When | None = Field(default=None, description="when it is due, with an offset from UTC")
     delay: Seconds | None = Field(default=None, description="seconds from now until it is due; instead of `run_at`")
     timeout: Seconds | None = Field(default=None, gt=0, description="seconds that a run may take")
-    max_attempts: int | None = Field(default=None, ge=1, le=1_000)
+    max_attempts: StrictInt | None = Field(default=None, ge=1, le=1_000)
     retry: RetryPolicy | None = None
     dedupe_key: Annotated[str, StringConstraints(min_length=1, max_length=1_000)] | None = None
     dedupe_for: Literal["active", "forever"] | Seconds | None = Field(
@@ -78,10 +99,8 @@ class NewJobBody(Body):
         default=None, min_length=1, max_length=200, description="the job's plan: its steps"
     )
     headers: dict[Name, Text] | None = Field(default=None, max_length=50)
-    expires_at: AwareDatetime | None = Field(
-        default=None, description="the job is dropped if it has not started by then"
-    )
-    allow_unknown: bool = Field(
+    expires_at: When | None = Field(default=None, description="the job is dropped if it has not started by then")
+    allow_unknown: StrictBool = Field(
         default=False, description="enqueue without a check, even if no worker has published the task"
     )
 
@@ -131,7 +150,7 @@ class RetryBody(Reasoned):
 
 
 class RescheduleBody(Reasoned):
-    run_at: AwareDatetime | None = None
+    run_at: When | None = None
     delay: Seconds | None = Field(default=None, description="seconds from now; without either, it is due now")
 
 
@@ -139,22 +158,22 @@ class EditBody(Reasoned):
     payload: Any = None
     priority: Literal["urgent", "high", "normal", "low"] | None = None
     queue: Name | None = None
-    max_attempts: int | None = Field(default=None, ge=1, le=1_000)
+    max_attempts: StrictInt | None = Field(default=None, ge=1, le=1_000)
 
 
 class HaltBody(Reasoned):
-    until: AwareDatetime | None = Field(default=None, description="when it ends by itself")
+    until: When | None = Field(default=None, description="when it ends by itself")
     wait: Seconds = Field(default=3.0, le=30, description="seconds to wait until workers have confirmed")
 
 
 class SystemHaltBody(HaltBody):
-    reject_new: bool = Field(default=False, description="reject new jobs, instead of accepting them for later")
+    reject_new: StrictBool = Field(default=False, description="reject new jobs, instead of accepting them for later")
 
 
 class TokenBody(Body):
     name: Name
     scopes: list[Literal["read", "enqueue", "lease", "operate", "automate", "admin"]] = Field(min_length=1)
-    expires_at: AwareDatetime | None = None
+    expires_at: When | None = None
 
 
 class JobQuery(Body):
@@ -171,13 +190,13 @@ class JobQuery(Body):
     worker: str | None = None
     error_type: str | None = None
     fingerprint: str | None = Field(default=None, description="of a failure group")
-    created_after: AwareDatetime | None = None
-    created_before: AwareDatetime | None = None
-    due_after: AwareDatetime | None = None
-    due_before: AwareDatetime | None = None
-    finished_after: AwareDatetime | None = None
-    finished_before: AwareDatetime | None = None
-    changed_after: AwareDatetime | None = None
+    created_after: When | None = None
+    created_before: When | None = None
+    due_after: When | None = None
+    due_before: When | None = None
+    finished_after: When | None = None
+    finished_before: When | None = None
+    changed_after: When | None = None
     payload: list[str] = Field(default=[], description="`path=value`, the value as JSON or as text: `guest.id=7`")
     sort: Literal["created", "due", "finished", "duration", "attempts"] = "created"
     descending: bool = True

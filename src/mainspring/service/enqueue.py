@@ -59,7 +59,7 @@ async def enqueue_bulk(request: Request) -> Response:
 
 
 def key_of(request: Request, raw: bytes) -> IdempotencyKey | None:
-    header = request.headers.get("idempotency-key", "")
+    header = request.headers.get("idempotency-key")
     return IdempotencyKey.of(header, caller=caller_of(request).id, route=request.url.path, body=raw)
 
 

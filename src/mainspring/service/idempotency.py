@@ -35,9 +35,9 @@ class IdempotencyKey:
     fingerprint: str  # a hash of the request's body
 
     @classmethod
-    def of(cls, header: str, *, caller: str, route: str, body: bytes) -> IdempotencyKey | None:
+    def of(cls, header: str | None, *, caller: str, route: str, body: bytes) -> IdempotencyKey | None:
         """Return the key that a header gives; None if there is no header."""
-        if not header:
+        if header is None:
             return None
         found = SHAPE.fullmatch(header)
         if found is None:

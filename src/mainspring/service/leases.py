@@ -11,7 +11,7 @@ import json
 from collections.abc import Coroutine, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AwareDatetime, Field, StringConstraints, TypeAdapter, model_validator
+from pydantic import Field, StrictBool, StrictInt, StringConstraints, TypeAdapter, model_validator
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -22,7 +22,7 @@ from mainspring.leases.answers import Pulse
 from mainspring.leases.items import Cancelled, Complete, Fail, Heartbeat, Item, Progress, Release, SaveStep, Snooze
 from mainspring.leases.lessee import Lease
 from mainspring.service import orders
-from mainspring.service.bodies import Body, Name, Seconds, Text
+from mainspring.service.bodies import Body, Name, Seconds, Text, When
 from mainspring.service.requests import answer, app_of, body_of, caller_of
 from mainspring.service.system import halt_data
 from mainspring.service.tokens import Scope
@@ -47,9 +47,13 @@ class ClaimBody(Body):
     worker: WorkerId = Field(description="a name of your choice, one for each process")
     queues: list[Name] = Field(default=["*"], min_length=1, max_length=100, description='`"*"` is all queues')
     tasks: list[Name] | None = Field(default=None, max_length=1_000, description="take jobs of these tasks only")
-    limit: int = Field(default=1, ge=1, le=MOST_CLAIMED)
-    wait: float = Field(default=0, ge=0, le=LONGEST_WAIT, description="seconds to wait for a job if none is due")
-    held: dict[str, int] = Field(default={}, max_length=MOST_ITEMS, description="jobs that it works on: id to token")
+    limit: StrictInt = Field(default=1, ge=1, le=MOST_CLAIMED)
+    wait: float = Field(
+        default=0, strict=True, ge=0, le=LONGEST_WAIT, description="seconds to wait for a job if none is due"
+    )
+    held: dict[str, StrictInt] = Field(
+        default={}, max_length=MOST_ITEMS, description="jobs that it works on: id to token"
+    )
     version: Name | None = Field(default=None, description="of the worker's code")
 
 
@@ -57,7 +61,7 @@ class ReportItem(Body):
     """What is new about one job: exactly one of the fields besides `id` and `token`, or none for a heartbeat."""
 
     id: str
-    token: int
+    token: StrictInt
     done: ResultBody | None = Field(default=None, description="it has succeeded")
     failed: ErrorBody | None = Field(default=None, description="it has failed; its retry policy decides what follows")
     snooze: SnoozeBody | None = Field(default=None, description="run it later, without using an attempt")
@@ -100,7 +104,7 @@ class ErrorBody(Body):
     type: Name = "Error"
     message: Long = ""
     traceback: Long = ""
-    retry: bool = Field(default=True, description="false: a dead letter at once")
+    retry: StrictBool = Field(default=True, description="false: a dead letter at once")
 
     def failure(self) -> Failure:
         return Failure(self.type, self.message, self.traceback)
@@ -108,7 +112,7 @@ class ErrorBody(Body):
 
 class SnoozeBody(Body):
     delay: Seconds | None = None
-    until: AwareDatetime | None = None
+    until: When | None = None
     reason: Text = ""
 
     @model_validator(mode="after")
@@ -124,7 +128,7 @@ class ReasonBody(Body):
 
 
 class ProgressBody(Body):
-    fraction: float = Field(ge=0, le=1)
+    fraction: float = Field(strict=True, ge=0, le=1)
     note: Text = ""
 
 
@@ -253,7 +257,7 @@ async def claim(request: Request) -> Response:
         queues=body.queues,
         tasks=body.tasks,
         limit=body.limit,
-        wait=body.wait,
+        wait=min(body.wait, request.app.state.settings.max_wait),
         held=body.held,
         version=body.version,
     )

@@ -86,6 +86,14 @@ class ServiceSettings(BaseSettings):
         description="bytes of a request's body; five times as many for bulk",
     )
 
+    max_wait: float = Field(
+        default=30.0,
+        validation_alias=named("max_wait"),
+        ge=0,
+        le=300,
+        description="seconds that a request of a pull worker may wait for a job",
+    )
+
     @classmethod
     def settings_customise_sources(
         cls,

@@ -29,6 +29,8 @@ class FieldError(View):
 class ProblemView(View):
     """An error, as RFC 9457 describes it."""
 
+    model_config = ConfigDict(json_schema_serialization_defaults_required=False)
+
     type: str = Field(description="a page about the code")
     title: str
     status: int
