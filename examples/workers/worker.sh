@@ -102,3 +102,4 @@ while [ -z "$stopping" ]; do
     done <"$work/jobs"
     grep -qi '^x-order: terminate' "$work/headers" 2>/dev/null && break
 done
+exit 0

@@ -7,11 +7,13 @@ The command line overrides the environment, and the environment overrides the fi
 from __future__ import annotations
 
 import ipaddress
+import os
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -26,69 +28,64 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 DEFAULT_FILE = Path("mainspring.toml")
 PREFIX = "MAINSPRING_"
 
+OF_OTHERS = {"QUEUE_DB_PATH": "queue_db_path", "PORT": "port", "HOST": "host", "LOG_LEVEL": "log_level"}
+"""Names in the environment that other systems use. Ours, which begin with MAINSPRING_, come first."""
+
 Level = Literal["debug", "info", "warning", "error"]
 
 
-def named(name: str, *others: str) -> AliasChoices:
-    """Return the names of a setting: as in the file, in our environment, and in that of other systems."""
-    return AliasChoices(name, f"{PREFIX}{name.upper()}", *others)
+class NamesOfOthers(PydanticBaseSettingsSource):
+    """Reads the names that other systems use."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        del field
+        names = [name for name, ours in OF_OTHERS.items() if ours == field_name]
+        return next((os.environ[name] for name in names if name in os.environ), None), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        return {ours: os.environ[name] for name, ours in OF_OTHERS.items() if name in os.environ}
 
 
 class ServiceSettings(BaseSettings):
     """Everything that can be set about the service."""
 
-    model_config = SettingsConfigDict(extra="forbid", frozen=True, populate_by_name=True, toml_file=DEFAULT_FILE)
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, env_prefix=PREFIX, toml_file=DEFAULT_FILE)
 
     store: str = Field(
         default="sqlite:///mainspring.db",
-        validation_alias=named("store"),
         description="the URL of the store, if no app is given",
     )
     queue_db_path: Path | None = Field(
         default=None,
-        validation_alias=named("queue_db_path", "QUEUE_DB_PATH"),
         description="the SQLite file; instead of `store`",
     )
-    app: str | None = Field(
-        default=None, validation_alias=named("app"), description="module:attribute of your application"
-    )
-    host: str = Field(
-        default="127.0.0.1", validation_alias=named("host", "HOST"), description="the address to listen on"
-    )
+    app: str | None = Field(default=None, description="module:attribute of your application")
+    host: str = Field(default="127.0.0.1", description="the address to listen on")
     port: int = Field(
         default=8340,
-        validation_alias=named("port", "PORT"),
         ge=0,
         le=65535,
         description="the port; 0: any that is free",
     )
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
-        validation_alias=named("allowed_hosts"),
         description="names that the Host header may have, besides loopback",
     )
-    worker: bool = Field(default=True, validation_alias=named("worker"), description="run jobs in this process too")
-    schedules: bool = Field(
-        default=True, validation_alias=named("schedules"), description="fire schedules in this process too"
-    )
-    log_level: Level = Field(
-        default="info", validation_alias=named("log_level", "LOG_LEVEL"), description="the lowest level"
-    )
+    worker: bool = Field(default=True, description="run jobs in this process too")
+    schedules: bool = Field(default=True, description="fire schedules in this process too")
+    log_level: Level = Field(default="info", description="the lowest level")
     tokens: Literal["required", "optional"] | None = Field(
         default=None,
-        validation_alias=named("tokens"),
         description="whether each request needs a token; optional on loopback only",
     )
     max_body: int = Field(
         default=1_000_000,
-        validation_alias=named("max_body"),
         ge=1_000,
         description="bytes of a request's body; five times as many for bulk",
     )
 
     max_wait: float = Field(
         default=30.0,
-        validation_alias=named("max_wait"),
         ge=0,
         le=300,
         description="seconds that a request of a pull worker may wait for a job",
@@ -104,7 +101,7 @@ class ServiceSettings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         del dotenv_settings, file_secret_settings
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+        return init_settings, env_settings, NamesOfOthers(settings_cls), TomlConfigSettingsSource(settings_cls)
 
     @field_validator("allowed_hosts", mode="before")
     @classmethod

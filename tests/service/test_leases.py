@@ -1,0 +1,265 @@
+"""Pull workers over HTTP: claims, reports, orders, and the workers in JavaScript and shell that we ship."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainspring import Mainspring, Status
+from mainspring.stores.sqlite import SqliteStore
+from tests.service.serving import SOON, Client, serving
+
+WORKERS = Path(__file__).parents[2] / "examples" / "workers"
+PATIENCE = 30.0  # seconds; only a failing test waits this long
+
+
+async def enqueued(client: Client, task: str = "welcome", **payload: Any) -> str:
+    body = {"task": task, "payload": payload or {"guest": "Ada"}, "allow_unknown": True}
+    job_id: str = (await client.post("/v1/jobs", body)).data["id"]
+    return job_id
+
+
+async def claimed(client: Client, worker: str = "far", **more: Any) -> dict[str, Any]:
+    answer = await client.post("/v1/leases", {"worker": worker, **more})
+    assert answer.status == 200, answer
+    data: dict[str, Any] = answer.data
+    return data
+
+
+async def reported(client: Client, *items: dict[str, Any], worker: str = "far") -> dict[str, Any]:
+    answer = await client.post("/v1/leases:report", {"worker": worker, "items": list(items)})
+    assert answer.status == 200, answer
+    data: dict[str, Any] = answer.data
+    return data
+
+
+def about(lease: dict[str, Any], **news: Any) -> dict[str, Any]:
+    return {"id": lease["id"], "token": lease["token"], **news}
+
+
+# -- claims and reports -----------------------------------------------------------------------------
+
+
+async def test_a_job_is_claimed_reported_about_and_completed(app: Mainspring, client: Client) -> None:
+    job_id = await enqueued(client)
+    (lease,) = (await claimed(client, queues=["mail"], limit=5))["jobs"]
+    assert (lease["id"], lease["task"], lease["payload"], lease["attempt"]) == (job_id, "welcome", {"guest": "Ada"}, 1)
+    told = await reported(
+        client,
+        about(lease, progress={"fraction": 0.5, "note": "half"}),
+        about(lease, step={"name": "render", "output": {"frames": 3}}),
+        about(lease),
+    )
+    assert [reply["reply"] for reply in told["replies"]] == ["ok", "ok", "ok"]
+    assert [step.output for step in await app.leases.steps(job_id)] == [{"frames": 3}]
+    told = await reported(client, about(lease, done={"result": "hi"}))
+    assert told["replies"][0]["status"] == "completed"
+    assert (await app.jobs.get(job_id)).result == "hi"
+
+
+@pytest.mark.parametrize(
+    ("news", "status"),
+    [
+        ({"failed": {"type": "Timeout", "message": "too slow"}}, Status.RETRYING),
+        ({"failed": {"message": "no", "retry": False}}, Status.DEAD_LETTER),
+        ({"snooze": {"delay": 60}}, Status.PENDING),
+        ({"snooze": {"until": "2036-01-01T00:00:00Z"}}, Status.PENDING),
+        ({"release": {}}, Status.PENDING),
+        ({"cancelled": {"reason": "pointless"}}, Status.CANCELLED),
+    ],
+)
+async def test_every_end_of_a_job_can_be_reported(
+    app: Mainspring, client: Client, news: dict[str, Any], status: Status
+) -> None:
+    job_id = await enqueued(client)
+    (lease,) = (await claimed(client))["jobs"]
+    told = await reported(client, about(lease, **news))
+    assert told["replies"][0]["reply"] == "ok"
+    assert (await app.jobs.get(job_id)).status is status
+
+
+async def test_a_stale_token_changes_nothing(app: Mainspring, client: Client) -> None:
+    job_id = await enqueued(client)
+    (lease,) = (await claimed(client))["jobs"]
+    await reported(client, about(lease, release={}))
+    (newer,) = (await claimed(client, "other"))["jobs"]
+    told = await reported(client, about(lease, done={"result": "late"}))
+    assert told["replies"][0]["reply"] == "stale"
+    assert (await app.jobs.get(job_id)).status is Status.RUNNING
+    assert newer["token"] > lease["token"]
+
+
+async def test_a_claim_waits_for_a_job(client: Client) -> None:
+    waiting = asyncio.create_task(claimed(client, wait=SOON))
+    await asyncio.sleep(0)
+    job_id = await enqueued(client)
+    assert [lease["id"] for lease in (await waiting)["jobs"]] == [job_id]
+
+
+async def test_a_caller_that_hangs_up_keeps_no_job(app: Mainspring, client: Client) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await claimed(client, wait=SOON)
+    async with asyncio.timeout(SOON):
+        while app.leases._ears._ears:  # noqa: ASYNC110 - nothing else shows that the call has ended
+            await asyncio.sleep(0.01)
+    job_id = await enqueued(client)
+    assert (await app.jobs.get(job_id)).status is Status.PENDING
+    assert [lease["id"] for lease in (await claimed(client, "other"))["jobs"]] == [job_id]
+
+
+async def test_cancellations_and_halts_come_with_the_answer(app: Mainspring, client: Client) -> None:
+    job_id = await enqueued(client)
+    (lease,) = (await claimed(client))["jobs"]
+    await client.post(f"/v1/jobs/{job_id}:cancel", {"reason": "guest left"})
+    await client.post("/v1/halt", {"reason": "audit", "wait": 0})
+    told = await reported(client, about(lease))
+    assert told["pulse"]["cancelled"] == {job_id: "guest left"}
+    assert told["pulse"]["halted"] is True
+    assert (await claimed(client))["jobs"] == []
+    assert (await reported(client, about(lease, cancelled={})))["replies"][0]["status"] == "cancelled"
+    assert (await app.jobs.get(job_id)).status is Status.CANCELLED
+
+
+@pytest.mark.parametrize("order", ["quiet", "terminate"])
+async def test_an_operator_can_order_a_worker_to_take_no_more(client: Client, order: str) -> None:
+    await enqueued(client)
+    assert (await client.post(f"/v1/workers/far:{order}")).data == {"worker": "far", "order": order}
+    answer = await claimed(client)
+    assert (answer["jobs"], answer["pulse"]["order"]) == ([], order)
+    await client.post("/v1/workers/far:continue")
+    assert len((await claimed(client))["jobs"]) == 1
+
+
+async def test_a_shell_can_ask_for_lines(client: Client) -> None:
+    job_id = await enqueued(client, guest="a\tb\nc")
+    answer = await client.post("/v1/leases", {"worker": "sh"}, accept="text/tab-separated-values")
+    assert answer.text == f'{job_id}\t1\t1\twelcome\t{{"guest": "a\\tb\\nc"}}\n'
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"done": {}, "failed": {}},
+        {"snooze": {}},
+        {"snooze": {"delay": 1, "until": "2036-01-01T00:00:00Z"}},
+        {"progress": {"fraction": 2}},
+        {"finished": {}},
+    ],
+)
+async def test_a_wrong_report_is_refused_as_a_whole(client: Client, item: dict[str, Any]) -> None:
+    await enqueued(client)
+    (lease,) = (await claimed(client))["jobs"]
+    answer = await client.post("/v1/leases:report", {"worker": "far", "items": [about(lease, **item)]})
+    assert answer.code == "invalid_request"
+
+
+# -- the workers that we ship -----------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def running(*command: str, url: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A program that works for a service; it is ended whatever happens."""
+    env = {**os.environ, "MAINSPRING_URL": url}
+    program = await asyncio.create_subprocess_exec(*command, env=env, stderr=asyncio.subprocess.PIPE)
+    try:
+        yield program
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            program.kill()
+        await program.wait()
+
+
+async def until(condition: Callable[[], Any], program: asyncio.subprocess.Process) -> None:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not await condition():  # noqa: ASYNC110 - the event is another process's
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        program.kill()
+        assert program.stderr is not None
+        pytest.fail(f"waited in vain; the worker said: {(await program.stderr.read()).decode()}")
+
+
+async def ended(app: Mainspring, job_id: str, program: asyncio.subprocess.Process) -> Any:
+    async def is_ended() -> bool:
+        return (await app.jobs.get(job_id)).finished
+
+    await until(is_ended, program)
+    return await app.jobs.get(job_id)
+
+
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="Node.js is not installed")
+
+
+@needs_node
+@pytest.mark.slow
+async def test_the_worker_in_javascript_runs_jobs_and_stops_in_order(app: Mainspring) -> None:
+    async with serving(app) as client, running("node", str(WORKERS / "worker.js"), url=client.url) as worker:
+        job = await ended(app, await enqueued(client, "resize", photo="a.jpg"), worker)
+        assert (job.status, job.result) == (Status.COMPLETED, {"photo": "a.jpg", "sizes": 4})
+        worker.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(PATIENCE):
+            assert await worker.wait() == 0
+
+
+@needs_node
+@pytest.mark.slow
+async def test_a_job_of_a_dead_pull_worker_goes_to_another_one(tmp_path: Path) -> None:
+    app = Mainspring(SqliteStore(tmp_path / "jobs.db", lease=1.0))
+    async with app, serving(app) as client:
+        job_id = await enqueued(client, "resize", photo="a.jpg")
+        (lease,) = (await claimed(client, "dead"))["jobs"]  # and is never heard of again
+        assert lease["id"] == job_id
+        working = running("node", str(WORKERS / "worker.js"), url=client.url)
+        async with app.worker(queues=["none"], maintenance_interval=0.1), working as worker:
+            job = await ended(app, job_id, worker)
+    assert (job.status, job.crashes) == (Status.COMPLETED, 1)
+
+
+def handler(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.slow
+async def test_the_worker_in_shell_runs_jobs_and_reports_how_they_end(app: Mainspring, tmp_path: Path) -> None:
+    handler(tmp_path, "shout", "tr a-z A-Z")
+    handler(tmp_path, "say", 'printf "a \\"quoted\\" line\\nand \\\\ one more"')
+    handler(tmp_path, "refuse", "echo 'no such photo' >&2; exit 65")
+    handler(tmp_path, "stumble", "echo oops >&2; exit 1")
+    handler(tmp_path, "later", "exit 75")
+    handler(tmp_path, "babble", "echo '{not json'")
+    async with serving(app) as client:
+        jobs = {
+            name: await enqueued(client, name, text="hi")
+            for name in ("shout", "say", "refuse", "stumble", "later", "babble")
+        }
+        async with running("sh", str(WORKERS / "worker.sh"), str(tmp_path), url=client.url) as worker:
+
+            async def all_tried() -> bool:
+                return all(job.token and job.status is not Status.RUNNING for job in (await app.jobs.find()).jobs)
+
+            await until(all_tried, worker)
+            worker.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(PATIENCE):
+                assert await worker.wait() == 0
+        found = {name: await app.jobs.get(job_id) for name, job_id in jobs.items()}
+    assert (found["shout"].status, found["shout"].result) == (Status.COMPLETED, {"TEXT": "HI"})
+    assert found["say"].result == 'a "quoted" line\nand \\ one more'
+    assert found["refuse"].status is Status.DEAD_LETTER
+    assert found["refuse"].failure is not None
+    assert found["refuse"].failure.message == "no such photo"
+    assert found["stumble"].status is Status.RETRYING
+    assert (found["later"].status, found["later"].attempts) == (Status.PENDING, 0)
+    assert found["babble"].failure is not None
+    assert found["babble"].failure.type == "BadResult"

@@ -1,0 +1,103 @@
+"""Settings from a file, the environment and flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mainspring import Mainspring
+from mainspring.cli import main
+from mainspring.errors import ConfigurationError
+from mainspring.service.settings import ServiceSettings, load_settings, warnings_of
+
+ALL = ["MAINSPRING_PORT", "PORT", "HOST", "LOG_LEVEL", "QUEUE_DB_PATH", "MAINSPRING_STORE", "MAINSPRING_APP"]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ALL:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_flags_come_before_the_environment_and_that_before_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "mainspring.toml").write_text('port = 1000\nhost = "localhost"\nlog_level = "debug"\n')
+    assert (load_settings().port, load_settings().host) == (1000, "localhost")
+    monkeypatch.setenv("MAINSPRING_PORT", "2000")
+    assert load_settings().port == 2000
+    assert (load_settings(port=3000).port, load_settings(port=None).port) == (3000, 2000)
+    assert load_settings().log_level == "debug"
+
+
+def test_the_names_of_other_systems_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "PORT": "2000",
+        "HOST": "::1",
+        "LOG_LEVEL": "WARNING",
+        "QUEUE_DB_PATH": "/data/queue.db",
+    }.items():
+        monkeypatch.setenv(name, value)
+    settings = load_settings()
+    assert (settings.port, settings.host, settings.log_level) == (2000, "::1", "warning")
+    assert settings.store_url == "sqlite:////data/queue.db"
+    monkeypatch.setenv("MAINSPRING_PORT", "3000")
+    assert load_settings().port == 3000
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("port = 70000", "port: Input should be less than or equal to 65535"),
+        ("prot = 1", "prot: Extra inputs are not permitted"),
+        ('host = "10.0.0.1"\ntokens = "optional"', "tokens are required if the service listens on 10.0.0.1"),
+        ("port = ", "not valid TOML"),
+    ],
+)
+def test_a_wrong_setting_is_named(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "service.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=said):
+        load_settings(file)
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"no settings file .*nope.toml"):
+        load_settings(tmp_path / "nope.toml")
+
+
+def test_what_is_probably_not_meant_is_a_warning() -> None:
+    assert warnings_of(ServiceSettings()) == []
+    assert len(warnings_of(ServiceSettings(host="0.0.0.0"))) == 2
+    assert warnings_of(ServiceSettings(host="10.0.0.1", allowed_hosts=("jobs.example",)))[0].startswith(
+        "the service speaks"
+    )
+
+
+def test_config_check_reports_errors_and_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "check"]) == 0
+    assert capsys.readouterr().out == "the settings are fine\n"
+    assert main(["config", "check", "--host", "0.0.0.0"]) == 0
+    assert "warning: the service speaks plain HTTP" in capsys.readouterr().out
+    assert main(["config", "check", "--port", "70000"]) == 1
+    assert "error: port: Input should be less than" in capsys.readouterr().out
+
+
+def test_tokens_are_created_listed_and_revoked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    store = ["--store", f"sqlite:///{tmp_path}/jobs.db"]
+    app = Mainspring(store[1])
+    app.run(app.store.open())
+    app.run(app.close())
+    assert main(["tokens", "create", "ci", "--scope", "read,enqueue", "--expires", "30d", *store]) == 0
+    text = capsys.readouterr().out.strip()
+    assert text.startswith("msk_")
+    assert main(["tokens", "list", *store]) == 0
+    listed = capsys.readouterr().out
+    assert "enqueue,read" in listed
+    assert text not in listed
+    assert main(["tokens", "revoke", text, *store]) == 0
+    assert main(["tokens", "revoke", text, *store]) == 2
+    assert main(["tokens", "create", "ci", "--scope", "everything", *store]) == 2
+    assert "the scopes of a token are read, enqueue" in capsys.readouterr().err
