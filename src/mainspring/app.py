@@ -331,11 +331,6 @@ class Mainspring:
 
         return await self._by_name(name, allow_unknown, options, prepared)
 
-    def prepare_sync(
-        self, name: str, payload: Any = None, /, *, allow_unknown: bool = False, **options: Unpack[EnqueueOptions]
-    ) -> NewJob:
-        return self._by_name_sync(name, allow_unknown, options, lambda task: task.prepare_data(given(payload)))
-
     async def _by_name(
         self,
         name: str,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import BooleanOptionalAction, Namespace
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,10 +40,13 @@ def add_setting_options(parser: Parser) -> None:
     parser.add_argument("--store", metavar="URL", help="the store, if no application is given (or MAINSPRING_STORE)")
     parser.add_argument("--host", metavar="ADDRESS", help="the address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, metavar="N", help="the port; 0: any that is free (default: 8340)")
-    parser.add_argument("--worker", action=BooleanOptionalAction, default=None, help="run jobs here (default: yes)")
     parser.add_argument(
-        "--schedules", action=BooleanOptionalAction, default=None, help="fire schedules here (default: yes)"
+        "--no-worker", action="store_false", dest="worker", default=None, help="run no jobs here: workers elsewhere do"
     )
+    parser.add_argument(
+        "--no-schedules", action="store_false", dest="schedules", default=None,
+        help="fire no schedules here: workers elsewhere do",
+    )  # fmt: skip
     parser.add_argument("--log-level", choices=logs.LEVELS, help="the lowest level that is logged (default: info)")
 
 
