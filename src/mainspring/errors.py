@@ -21,6 +21,7 @@
     ├── InvalidPerson             fields of a person are invalid (also a ValueError)
     ├── IllegalMove               the job's status does not allow it
     ├── DedupeConflict            another live job holds the dedupe key
+    ├── EditConflict              it was changed since it was read; nothing was changed now
     ├── SystemHalted              the system is halted and rejects new jobs
     ├── ClaimLost                 this run's claim was taken over; nothing it writes counts
     ├── JobFailed                 a job whose result was awaited did not complete
@@ -116,6 +117,10 @@ class IllegalMove(MainspringError):
 
 class DedupeConflict(MainspringError):
     """Another live job holds the dedupe key."""
+
+
+class EditConflict(MainspringError):
+    """It was changed since it was read. Nothing was changed now."""
 
 
 class SystemHalted(MainspringError):

@@ -11,8 +11,11 @@ from typing import Any
 from mainspring.features.dependencies import options as dependencies
 from mainspring.features.expiry import options as expiry
 from mainspring.job import Counts, Job, Priority, Status
+from mainspring.numbers import Histogram, Numbers, Tally
 from mainspring.stores.feed import Change
 from mainspring.stores.protocol import Stats
+
+PERCENTILES = (50, 95, 99)
 
 
 def plain(value: Any) -> Any:  # noqa: PLR0911 - a table
@@ -69,6 +72,43 @@ def plain_counts(counts: Counts, stats: Stats) -> dict[str, Any]:
         "due": stats.due.get(counts.queue, 0),
         "oldest_due": plain(stats.oldest_due.get(counts.queue)),
     }
+
+
+def plain_numbers(numbers: Numbers) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "step": numbers.step,
+        "zone": numbers.zone,
+        "bounds": Histogram.bounds,
+        "total": plain_tally(numbers.total),
+        "series": [plain_tally(tally) for tally in numbers.series],
+    }
+    if numbers.groups:
+        data["groups"] = {name: plain_numbers(part) for name, part in numbers.groups.items()}
+    return data
+
+
+def plain_tally(tally: Tally) -> dict[str, Any]:
+    return {
+        "start": plain(tally.start),
+        "end": plain(tally.end),
+        "enqueued": tally.enqueued,
+        "started": tally.started,
+        "completed": tally.completed,
+        "failed": tally.failed,
+        "retried": tally.retried,
+        "dead": tally.dead,
+        "cancelled": tally.cancelled,
+        "stalled": tally.stalled,
+        "failure_rate": tally.failure_rate,
+        "throughput": tally.throughput,
+        "wait": plain_histogram(tally.wait),
+        "duration": plain_histogram(tally.duration),
+    }
+
+
+def plain_histogram(histogram: Histogram) -> dict[str, Any]:
+    percentiles = {f"p{percent}": histogram.percentile(percent) for percent in PERCENTILES}
+    return {"count": histogram.count, "mean": histogram.mean, **percentiles, "buckets": histogram.buckets}
 
 
 def _fields(value: Any) -> dict[str, Any]:

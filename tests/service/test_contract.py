@@ -14,6 +14,7 @@ from tests.service.serving import serving
 PHASES = "examples,coverage,fuzzing,stateful"
 NOT_CHECKED = (
     "ignored_auth",  # tokens are optional on loopback; test_security.py has the table of scopes
+    "unsupported_method",  # ids may contain slashes and colons: GET /v1/breakers/x:close asks for the breaker `x:close`
     "positive_data_acceptance",  # a task or a cursor that is not there is refused, though the document allows its form
 )
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime, tzinfo
-from typing import Any
 
 from mainspring.cli.table import Cell, Column, Styled
 from mainspring.cli.terminal import Terminal
 from mainspring.humanize import show_length
+from mainspring.json_data import PERCENTILES
 from mainspring.numbers import Histogram, Numbers, Tally, zone_of
 
 COLUMNS = (
@@ -24,7 +24,6 @@ COLUMNS = (
     Column("RUN P50", right=True, extra=True),
     Column("P95", right=True),
 )
-PERCENTILES = (50, 95, 99)
 
 
 def say_numbers(terminal: Terminal, numbers: Numbers, by: str | None) -> None:
@@ -66,43 +65,3 @@ def lengths(histogram: Histogram) -> Iterable[Cell]:
 def show_start(start: datetime, step: str, zone: tzinfo) -> str:
     local = start.astimezone(zone)
     return f"{local:%Y-%m-%d}" if step == "day" else f"{local:%Y-%m-%d %H:%M}"
-
-
-# -- JSON ---------------------------------------------------------------------------------------------------
-
-
-def numbers_data(numbers: Numbers) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "step": numbers.step,
-        "zone": numbers.zone,
-        "bounds": Histogram.bounds,
-        "total": tally_data(numbers.total),
-        "series": [tally_data(tally) for tally in numbers.series],
-    }
-    if numbers.groups:
-        data["groups"] = {name: numbers_data(part) for name, part in numbers.groups.items()}
-    return data
-
-
-def tally_data(tally: Tally) -> Mapping[str, Any]:
-    return {
-        "start": tally.start,
-        "end": tally.end,
-        "enqueued": tally.enqueued,
-        "started": tally.started,
-        "completed": tally.completed,
-        "failed": tally.failed,
-        "retried": tally.retried,
-        "dead": tally.dead,
-        "cancelled": tally.cancelled,
-        "stalled": tally.stalled,
-        "failure_rate": tally.failure_rate,
-        "throughput": tally.throughput,
-        "wait": histogram_data(tally.wait),
-        "duration": histogram_data(tally.duration),
-    }
-
-
-def histogram_data(histogram: Histogram) -> Mapping[str, Any]:
-    percentiles = {f"p{percent}": histogram.percentile(percent) for percent in PERCENTILES}
-    return {"count": histogram.count, "mean": histogram.mean, **percentiles, "buckets": histogram.buckets}

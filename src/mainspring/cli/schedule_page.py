@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from textwrap import wrap
 
+from mainspring import json_schedules
 from mainspring.cli.job_page import INDENT, say_block, say_heading
 from mainspring.cli.table import Cell, Column, Styled, printable, render
 from mainspring.cli.terminal import STATUS_STYLES, Terminal
@@ -15,10 +16,11 @@ from mainspring.features.schedules.firing import Became, Entry
 from mainspring.features.schedules.rules import Occurrence, PreviewRow, Schedule, ScheduleChange, in_words
 from mainspring.features.schedules.rules.parse import write_length
 from mainspring.features.schedules.storage import StoredSchedule
-from mainspring.humanize import show_both, show_length, show_moment, show_relative
+from mainspring.humanize import show_both, show_length, show_relative
 from mainspring.job import Job
 
 STYLES = {Became.FIRED: "green", Became.TRIGGERED: "cyan", Became.COALESCED: "dim", Became.SKIPPED: "yellow"}
+STATE_STYLES = {"active": "green", "paused": "yellow", "disabled": "red", "over": "dim"}
 KINDS = {"added": "green", "removed": "red", "moved": "yellow"}
 TIME = "%Y-%m-%d %H:%M"
 WIDE = 140  # characters that the whole list needs
@@ -91,15 +93,8 @@ def say_narrow(
 
 def state_of(stored: StoredSchedule, now: datetime) -> tuple[str, str, str]:
     """Return the state in a word, its style, and why the schedule does not fire, if so."""
-    if stored.disabled:
-        return "disabled", "red", stored.disabled
-    pause = stored.schedule.pause
-    if pause is not None and pause.covers(now):
-        end = "until it is resumed" if pause.until is None else f"until {show_moment(pause.until)}"
-        return "paused", "yellow", f"paused since {show_moment(pause.since)}, {end}"
-    if stored.next is None and not stored.schedule.rule.from_finish:
-        return "over", "dim", "it has no more times"
-    return "active", "green", ""
+    state, why = json_schedules.state_of(stored, now)
+    return state, STATE_STYLES[state], why
 
 
 def last_cell(entry: Entry | None, jobs: Mapping[str, Job], now: datetime) -> Cell:

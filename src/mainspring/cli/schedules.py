@@ -26,7 +26,6 @@ from mainspring.cli.parser import (
     add_store_options,
     parse_positive,
 )
-from mainspring.cli.schedule_data import plain_changes, plain_rows, plain_schedule
 from mainspring.cli.schedule_options import add_rule_options, is_changed, make_schedule
 from mainspring.cli.schedule_page import (
     say_changes,
@@ -48,6 +47,7 @@ from mainspring.features.schedules.rules.timeline import TICK
 from mainspring.features.schedules.storage import StoredSchedule
 from mainspring.humanize import show_moment
 from mainspring.job import Job, NewJob
+from mainspring.json_schedules import plain_changes, plain_rows, plain_schedule
 
 AT_ONCE = 50  # ledgers that are read at the same time
 SHOWN_TIMES = 5

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Sequence
-from datetime import date, datetime, timedelta
-from itertools import islice
-from typing import Any
+from datetime import datetime, timedelta
 
-from mainspring.app import Mainspring
 from mainspring.cli.calendar_plot import plot
 from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.job_page import INDENT, say_heading
@@ -19,11 +15,18 @@ from mainspring.cli.parser import Commands, add_command, add_store_options, pars
 from mainspring.cli.schedule_page import show_minutes, state_of
 from mainspring.cli.table import Cell, Column, Styled
 from mainspring.cli.terminal import Terminal, on_terminal
-from mainspring.errors import ScheduleNotFound
 from mainspring.features.schedules.firing import Entry
 from mainspring.features.schedules.rules import in_words
-from mainspring.features.schedules.simulation import Course, simulate
-from mainspring.features.schedules.storage import StoredSchedule, template_of, with_pause
+from mainspring.features.schedules.simulation import (
+    Course,
+    choose_schedules,
+    fires_on_first_day,
+    fires_per_day,
+    simulate,
+    with_declared,
+)
+from mainspring.features.schedules.storage import StoredSchedule
+from mainspring.json_schedules import plain_courses
 
 MAX_FIRES = 500_000
 SHOWN_REMARKS = 12
@@ -49,7 +52,7 @@ def simulate_schedules(args: Namespace, terminal: Terminal) -> int:
     refuse_too_many(args, chosen, start)
     courses = run_all(terminal, chosen, start, end)
     if terminal.json:
-        terminal.emit(as_data(courses, start, end))
+        terminal.emit(plain_courses(courses, start, end))
         return Exit.OK
     say_courses(terminal, courses, start, end)
     return Exit.OK
@@ -66,35 +69,16 @@ def read_schedules(args: Namespace) -> tuple[list[StoredSchedule], datetime]:
         if not app.schedules.declared:
             require_existing(app)
         stored = app.run(app.schedules.list()) if is_there(app) else []
-        return with_declared(app, stored), app.now()
+        return with_declared(stored, app.schedules.declared.values(), app.now()), app.now()
     finally:
         app.run(app.close())
-
-
-def with_declared(app: Mainspring, stored: Sequence[StoredSchedule]) -> list[StoredSchedule]:
-    known = {schedule.id: schedule for schedule in stored}
-    for new in app.schedules.declared.values():
-        schedule = with_pause(new.schedule, known[new.id].schedule) if new.id in known else new.schedule
-        known[new.id] = StoredSchedule(new.id, schedule, template_of(new.job), app.now(), new.owner).derived()
-    return [known[name] for name in sorted(known)]
-
-
-def choose_schedules(schedules: Sequence[StoredSchedule], ids: Sequence[str] | None) -> Sequence[StoredSchedule]:
-    if not ids:
-        return schedules
-    known = {schedule.id: schedule for schedule in schedules}
-    for name in ids:
-        if name not in known:
-            msg = f"there is no schedule {name!r}"
-            raise ScheduleNotFound(msg)
-    return [known[name] for name in dict.fromkeys(ids)]
 
 
 def refuse_too_many(args: Namespace, schedules: Sequence[StoredSchedule], start: datetime) -> None:
     """Raise UsageError if a schedule fires too often on the first day: the simulation would take hours."""
     for stored in schedules:
-        a_day = sum(1 for _ in islice(stored.schedule.between(start, start + timedelta(days=1)), MAX_FIRES))
-        if stored.enabled and a_day * args.days > MAX_FIRES:
+        a_day = fires_on_first_day(stored, start, MAX_FIRES)
+        if a_day * args.days > MAX_FIRES:
             most = max(1, MAX_FIRES // a_day)
             msg = (
                 f"schedule {stored.id!r} fires {a_day:,} times a day; simulate at most {most} days of it (--days), or "
@@ -114,34 +98,6 @@ def run_all(terminal: Terminal, schedules: Sequence[StoredSchedule], start: date
 
 
 # -- the result -------------------------------------------------------------------------------------
-
-
-def as_data(courses: Sequence[Course], start: datetime, end: datetime) -> dict[str, Any]:
-    return {
-        "start": start,
-        "end": end,
-        "schedules": [
-            {
-                "id": course.stored.id,
-                "words": course.stored.describe(),
-                "tz": course.stored.schedule.tz,
-                "state": state_of(course.stored, start)[0],
-                "why": state_of(course.stored, start)[2] or None,
-                "fires": course.fires,
-                "first": None if course.first is None else course.first.utc,
-                "last": None if course.last is None else course.last.utc,
-                "skipped": course.skipped,
-                "remarks": [{"day": day.isoformat(), "remark": text} for day, text in course.remarks],
-                "days": {day.isoformat(): number for day, number in sorted(course.days.items())},
-            }
-            for course in courses
-        ],
-        "days": {day.isoformat(): number for day, number in sorted(total(courses).items())},
-    }
-
-
-def total(courses: Sequence[Course]) -> Counter[date]:
-    return sum((course.days for course in courses), Counter())
 
 
 def say_courses(terminal: Terminal, courses: Sequence[Course], start: datetime, end: datetime) -> None:
@@ -201,7 +157,7 @@ def say_remarks(terminal: Terminal, courses: Sequence[Course]) -> None:
 
 
 def say_calendar(terminal: Terminal, courses: Sequence[Course], start: datetime, end: datetime) -> None:
-    days = total(courses)
+    days = fires_per_day(courses)
     first = min([start.date(), *days])
     last = max([(end - timedelta(microseconds=1)).date(), *days])
     say_heading(terminal, "Fires per local day")

@@ -14,7 +14,7 @@ from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.ids import full_id
 from mainspring.cli.loading import opened
 from mainspring.cli.moments import When, add_range_options, parse_length, parse_when
-from mainspring.cli.numbers_page import numbers_data, say_numbers
+from mainspring.cli.numbers_page import say_numbers
 from mainspring.cli.paging import add_page_options, say_more
 from mainspring.cli.parser import Commands, Parser, add_actor_options, add_command, add_store_options
 from mainspring.cli.stats_page import say_stats
@@ -23,6 +23,7 @@ from mainspring.cli.terminal import Terminal, on_terminal
 from mainspring.halting import CONFIRM_WITHIN, HaltResult, Unconfirmed
 from mainspring.humanize import show_both, show_exactly, show_moment
 from mainspring.job import check_queue
+from mainspring.json_data import plain_numbers
 from mainspring.numbers import STEPS, StepName
 from mainspring.options import queue_of
 from mainspring.stores.protocol import EVERY_QUEUE, AuditEntry
@@ -229,7 +230,7 @@ def present_numbers(args: Namespace, terminal: Terminal, app: Mainspring) -> Non
     where = {"queue": args.queue, "task": args.task, "by": args.by}
     numbers = app.run(app.numbers(since=since, until=until, step=step, zone=args.tz or "UTC", **where))
     if terminal.json:
-        terminal.emit(numbers_data(numbers))
+        terminal.emit(plain_numbers(numbers))
     else:
         say_numbers(terminal, numbers, args.by)
 

@@ -18,6 +18,7 @@ from mainspring.service import enqueue, health, jobs, leases, openapi, orders, s
 from mainspring.service.guard import App, Guard
 from mainspring.service.problems import Problem, problem_of
 from mainspring.service.requests import of_lines
+from mainspring.service.resources import ROUTERS
 from mainspring.service.settings import ServiceSettings
 from mainspring.service.tokens import Tokens
 
@@ -50,7 +51,7 @@ def make_api(app: Mainspring, tokens: Tokens, settings: ServiceSettings) -> Fast
         Route("/v1/leases:report", leases.report, methods=["POST"]),
         Route("/v1/leases:leave", leases.leave, methods=["POST"]),
     ]
-    for router in (jobs.router, system.router, orders.router, token_routes.router, health.router):
+    for router in (jobs.router, system.router, orders.router, token_routes.router, health.router, *ROUTERS):
         api.include_router(router)
     api.add_exception_handler(Problem, on_problem)
     api.add_exception_handler(Exception, on_crash)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     AwareDatetime,
     BaseModel,
     BeforeValidator,
@@ -31,6 +34,14 @@ Text = Annotated[str, StringConstraints(max_length=2_000)]
 Seconds = Annotated[float, Field(strict=True, ge=0, le=LONGEST, allow_inf_nan=False)]
 
 
+def in_utc(moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        msg = "the time is not between the years 1 and 9999 in UTC"
+        raise ValueError(msg) from None
+
+
 MOMENTS = tuple(f"{what}_{side}" for what in ("created", "due", "finished", "changed") for side in ("after", "before"))[
     :-1
 ]
@@ -44,7 +55,7 @@ def refuse_numbers(value: Any) -> Any:
     raise ValueError(msg)
 
 
-When = Annotated[AwareDatetime, BeforeValidator(refuse_numbers)]
+Instant = Annotated[AwareDatetime, BeforeValidator(refuse_numbers), AfterValidator(in_utc)]
 
 
 class Body(BaseModel):
@@ -84,7 +95,7 @@ class NewJobBody(Body):
     payload: Any = Field(default=None, description="its arguments, as the task's schema describes them")
     queue: Name | None = None
     priority: Literal["urgent", "high", "normal", "low"] | None = None
-    run_at: When | None = Field(default=None, description="when it is due, with an offset from UTC")
+    run_at: Instant | None = Field(default=None, description="when it is due, with an offset from UTC")
     delay: Seconds | None = Field(default=None, description="seconds from now until it is due; instead of `run_at`")
     timeout: Seconds | None = Field(default=None, gt=0, description="seconds that a run may take")
     max_attempts: StrictInt | None = Field(default=None, ge=1, le=1_000)
@@ -99,7 +110,7 @@ class NewJobBody(Body):
         default=None, min_length=1, max_length=200, description="the job's plan: its steps"
     )
     headers: dict[Name, Text] | None = Field(default=None, max_length=50)
-    expires_at: When | None = Field(default=None, description="the job is dropped if it has not started by then")
+    expires_at: Instant | None = Field(default=None, description="the job is dropped if it has not started by then")
     allow_unknown: StrictBool = Field(
         default=False, description="enqueue without a check, even if no worker has published the task"
     )
@@ -150,7 +161,7 @@ class RetryBody(Reasoned):
 
 
 class RescheduleBody(Reasoned):
-    run_at: When | None = None
+    run_at: Instant | None = None
     delay: Seconds | None = Field(default=None, description="seconds from now; without either, it is due now")
 
 
@@ -162,7 +173,7 @@ class EditBody(Reasoned):
 
 
 class HaltBody(Reasoned):
-    until: When | None = Field(default=None, description="when it ends by itself")
+    until: Instant | None = Field(default=None, description="when it ends by itself")
     wait: Seconds = Field(default=3.0, le=30, description="seconds to wait until workers have confirmed")
 
 
@@ -173,14 +184,13 @@ class SystemHaltBody(HaltBody):
 class TokenBody(Body):
     name: Name
     scopes: list[Literal["read", "enqueue", "lease", "operate", "automate", "admin"]] = Field(min_length=1)
-    expires_at: When | None = None
+    expires_at: Instant | None = None
 
 
-class JobQuery(Body):
-    """Which jobs a list shows. Every parameter that is given must match."""
+class JobConditions(Body):
+    """Conditions on jobs, except for their status. Every one that is given must match."""
 
     id: list[Name] = Field(default=[], max_length=MOST_LISTED)
-    status: list[Status] = []
     queue: list[Name] = []
     task: list[Name] = []
     tag: list[Name] = Field(default=[], description="all of them")
@@ -190,25 +200,20 @@ class JobQuery(Body):
     worker: str | None = None
     error_type: str | None = None
     fingerprint: str | None = Field(default=None, description="of a failure group")
-    created_after: When | None = None
-    created_before: When | None = None
-    due_after: When | None = None
-    due_before: When | None = None
-    finished_after: When | None = None
-    finished_before: When | None = None
-    changed_after: When | None = None
+    operation: str | None = Field(default=None, description="jobs that this bulk action changed; not on DynamoDB")
+    created_after: Instant | None = None
+    created_before: Instant | None = None
+    due_after: Instant | None = None
+    due_before: Instant | None = None
+    finished_after: Instant | None = None
+    finished_before: Instant | None = None
+    changed_after: Instant | None = None
     payload: list[str] = Field(default=[], description="`path=value`, the value as JSON or as text: `guest.id=7`")
-    sort: Literal["created", "due", "finished", "duration", "attempts"] = "created"
-    descending: bool = True
-    limit: int = Field(default=50, ge=1, le=MOST_LISTED)
-    cursor: str | None = None
-    count: bool = Field(default=False, description="count all jobs that match, up to 10,000")
 
     def filter(self) -> Filter:
         moments: dict[str, Any] = {name: getattr(self, name) for name in MOMENTS}
         return Filter(
             ids=tuple(self.id),
-            statuses=tuple(self.status),
             queues=tuple(self.queue),
             tasks=tuple(self.task),
             tags=tuple(self.tag),
@@ -218,9 +223,33 @@ class JobQuery(Body):
             worker=self.worker,
             error_type=self.error_type,
             fingerprint=self.fingerprint,
+            operation=self.operation,
             payload=dict(pair_of(text) for text in self.payload),
             **moments,
         )
+
+
+class JobFilter(JobConditions):
+    """Which jobs are meant. Every condition that is given must match."""
+
+    status: list[Status] = []
+
+    def filter(self) -> Filter:
+        return replace(super().filter(), statuses=tuple(self.status))
+
+
+class Paged(Body):
+    """How a list of jobs is sorted, and which page of it is shown."""
+
+    sort: Literal["created", "due", "finished", "duration", "attempts"] = "created"
+    descending: bool = True
+    limit: int = Field(default=50, ge=1, le=MOST_LISTED)
+    cursor: str | None = None
+    count: bool = Field(default=False, description="count all jobs that match, up to 10,000")
+
+
+class JobQuery(JobFilter, Paged):
+    """Which jobs a list shows. Every parameter that is given must match."""
 
 
 def pair_of(text: str) -> tuple[str, Any]:

@@ -72,6 +72,7 @@ class Guard:
         request = Request(scope, receive, send)
         try:
             self._check_host(request)
+            request.check_text()
             request.caller = await self._caller(request)
             request.max_body = self._settings.max_body * (BULK_FACTOR if request.path.endswith(":bulk") else 1)
             request.check_length()
@@ -132,6 +133,11 @@ class Request:
 
     def header(self, name: bytes) -> str:
         return next((value.decode("latin-1") for key, value in self._scope["headers"] if key == name), "")
+
+    def check_text(self) -> None:
+        """Refuse NUL in the URL. No name has it, and PostgreSQL fails on it."""
+        if "\0" in self.path or b"%00" in self._scope["query_string"]:
+            raise Problem("invalid_request", "the URL has a NUL character (%00); leave it out")
 
     def check_length(self) -> None:
         length = self.header(b"content-length")

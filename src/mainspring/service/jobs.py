@@ -9,29 +9,37 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.json_data import plain
-from mainspring.service import views
-from mainspring.service.bodies import EditBody, JobQuery, Reasoned, RescheduleBody, RetryBody
-from mainspring.service.requests import Router, answer, app_of, caller_of, needs
+from mainspring.service import export, views
+from mainspring.service.bodies import EditBody, JobQuery, Paged, Reasoned, RescheduleBody, RetryBody
+from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link
 from mainspring.service.tokens import Scope
 from mainspring.service.views import job_data
+from mainspring.stores.protocol import Filter
 
 COUNT_CAP = 10_000
 router = Router(prefix="/v1", tags=["jobs"])
 NOTHING = Body(default_factory=Reasoned)
 
 
-@router.get("/jobs", response_model=views.JobPage, summary="List jobs", **needs(Scope.READ))
+@router.get("/jobs", response_model=views.JobPage, summary="List jobs", responses=export.DESCRIBED, **needs(Scope.READ))
 async def list_jobs(request: Request, query: Annotated[JobQuery, Query()]) -> Response:
-    """Return a page of jobs. Lists by `finished` and `duration` have finished jobs; that by `due`, waiting ones."""
-    jobs, where = app_of(request).jobs, query.filter()
-    page = await jobs.find(where, sort=query.sort, descending=query.descending, limit=query.limit, cursor=query.cursor)
-    count = plain(await jobs.count(where, cap=COUNT_CAP)) if query.count else None
-    headers = {}
-    if page.cursor is not None:
-        following = request.url.include_query_params(cursor=page.cursor)
-        headers["link"] = f'<{following.path}?{following.query}>; rel="next"'
-    shown = {"jobs": [job_data(job) for job in page.jobs], "cursor": page.cursor, "partial": page.partial}
-    return answer({**shown, "count": count}, headers=headers)
+    """Return a page of jobs. Lists by `finished` and `duration` have finished jobs; that by `due`, waiting ones.
+
+    With `Accept: application/x-ndjson` or `text/csv`, download all jobs that match.
+    """
+    if (form := export.form_of(request.headers.get("accept", ""))) is not None:
+        return await export.exported(request, query.filter(), query, form)
+    data = await page_data(request, query.filter(), query)
+    return answer(data, headers=next_link(request, data["cursor"]))
+
+
+async def page_data(request: Request, where: Filter, paged: Paged) -> dict[str, Any]:
+    """Return a page of jobs as JSON data, in the shape of `JobPage`."""
+    jobs = app_of(request).jobs
+    page = await jobs.find(where, sort=paged.sort, descending=paged.descending, limit=paged.limit, cursor=paged.cursor)
+    count = plain(await jobs.count(where, cap=COUNT_CAP)) if paged.count else None
+    shown = [job_data(job) for job in page.jobs]
+    return {"jobs": shown, "cursor": page.cursor, "partial": page.partial, "count": count}
 
 
 @router.get("/jobs/{job_id}", response_model=views.JobView, summary="Show a job", **needs(Scope.READ))

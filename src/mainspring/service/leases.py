@@ -22,7 +22,7 @@ from mainspring.leases.answers import Pulse
 from mainspring.leases.items import Cancelled, Complete, Fail, Heartbeat, Item, Progress, Release, SaveStep, Snooze
 from mainspring.leases.lessee import Lease
 from mainspring.service import orders
-from mainspring.service.bodies import Body, Name, Seconds, Text, When
+from mainspring.service.bodies import Body, Instant, Name, Seconds, Text
 from mainspring.service.requests import answer, app_of, body_of, caller_of
 from mainspring.service.system import halt_data
 from mainspring.service.tokens import Scope
@@ -112,7 +112,7 @@ class ErrorBody(Body):
 
 class SnoozeBody(Body):
     delay: Seconds | None = None
-    until: When | None = None
+    until: Instant | None = None
     reason: Text = ""
 
     @model_validator(mode="after")

@@ -14,11 +14,12 @@ from pydantic.json_schema import models_json_schema
 
 from mainspring.service import leases, views
 from mainspring.service.bodies import BulkBody, NewJobBody
+from mainspring.service.guard import OPEN_PATHS
 from mainspring.service.problems import CONTENT_TYPE
 from mainspring.service.requests import SCOPE_OF
 from mainspring.service.tokens import Scope
 
-PARAMETER = re.compile(r"\{[^}]+\}")
+PARAMETER = re.compile(r"\{[^}]+\}")  # of a template; it may contain slashes
 REF = "#/components/schemas/{model}"
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
@@ -127,7 +128,7 @@ def add_errors(path: str, operation: dict[str, Any]) -> None:
     }
     responses = operation["responses"]
     responses.pop("422", None)
-    if not path.startswith("/health/"):
+    if path not in OPEN_PATHS:
         responses["4XX"] = responses["5XX"] = problem
         operation["security"] = [{"token": []}, {}]
 
@@ -140,4 +141,4 @@ def methods_of(document: dict[str, Any], path: str) -> list[str]:
 
 
 def pattern_of(template: str) -> re.Pattern[str]:
-    return re.compile("[^/]+".join(map(re.escape, PARAMETER.split(template))))
+    return re.compile(".+".join(map(re.escape, PARAMETER.split(template))))

@@ -17,6 +17,7 @@ from mainspring.errors import (
     ConfigurationError,
     CountMoved,
     DedupeConflict,
+    EditConflict,
     FailureGroupNotFound,
     IllegalMove,
     InvalidPayload,
@@ -55,6 +56,7 @@ KINDS: Mapping[str, Kind] = {
     "illegal_move": Kind(409, "The job is not in a state that allows this."),
     "duplicate": Kind(409, "Another live job holds the dedupe key."),
     "count_moved": Kind(409, "The number of matching jobs has moved by more than 5 %."),
+    "precondition_failed": Kind(412, "It was changed since it was read."),
     "body_too_large": Kind(413, "The body is too large."),
     "host_not_allowed": Kind(421, "The Host header names a host that is not configured."),
     "invalid_request": Kind(422, "The request does not fit the API's description."),
@@ -82,6 +84,7 @@ OF_ERRORS: tuple[tuple[type[MainspringError], str], ...] = (  # the first that f
     (IllegalMove, "illegal_move"),
     (DedupeConflict, "duplicate"),
     (CountMoved, "count_moved"),
+    (EditConflict, "precondition_failed"),
     (SystemHalted, "system_halted"),
     (StoreError, "store_unavailable"),
     (ConfigurationError, "invalid_request"),
@@ -130,4 +133,9 @@ def problem_of(error: MainspringError) -> Problem:
         code = "invalid_cursor"
     if code == "store_unavailable":
         return Problem(code, "the store does not answer; the service's log has the cause")  # its text may name hosts
+    if isinstance(error, InvalidPerson):
+        lines = [
+            {"pointer": f"/{at.replace('.', '/')}", "code": "invalid", "detail": why} for at, why in error.problems
+        ]
+        return Problem(code, str(error), lines)
     return Problem(code, str(error))

@@ -65,6 +65,14 @@ def answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = Non
     return Response(to_json(data), status, headers, media_type="application/json")
 
 
+def next_link(request: Request, cursor: str | None) -> dict[str, str]:
+    """Return the header that names the next page of a list."""
+    if cursor is None:
+        return {}
+    following = request.url.include_query_params(cursor=cursor)
+    return {"link": f'<{following.path}?{following.query}>; rel="next"'}
+
+
 async def body_of(request: Request, check: TypeAdapter[T]) -> tuple[T, bytes]:
     """Return the checked body of a request, and its bytes."""
     raw = await request.body()

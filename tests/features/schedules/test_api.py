@@ -9,7 +9,7 @@ import pytest
 
 from mainspring import Context, Mainspring, testing
 from mainspring.context import Scheduled
-from mainspring.errors import ConfigurationError, InvalidSchedule, ScheduleNotFound
+from mainspring.errors import ConfigurationError, EditConflict, InvalidSchedule, ScheduleNotFound
 from mainspring.features.schedules.firing import Became
 from mainspring.features.schedules.rules import Misfire, Schedule
 from mainspring.testing.kit import Kit
@@ -212,3 +212,32 @@ def test_a_policy_that_does_not_exist_is_refused_by_name() -> None:
     job_option: dict[str, Any] = {"queue": "mail"}
     with pytest.raises(ConfigurationError, match="options of its job go into"):
         app.every("15m", **job_option)
+
+
+# -- edits of several people --------------------------------------------------------------------------------
+
+
+async def test_a_schedule_that_has_changed_since_it_was_read_is_not_overwritten(
+    app: Mainspring, kit: Kit, note: Note
+) -> None:
+    read = await app.schedules.put("a", "every 1h", note.prepare(), expect="")
+    changed = await app.schedules.put("a", "every 2h", note.prepare(), expect=read.revision)
+    with pytest.raises(EditConflict, match="was changed since it was read"):
+        await app.schedules.put("a", "every 3h", note.prepare(), expect=read.revision)
+    with pytest.raises(EditConflict, match="already a schedule"):
+        await app.schedules.put("a", "every 3h", note.prepare(), expect="")
+    with pytest.raises(EditConflict):
+        await app.schedules.delete("a", expect=read.revision)
+    assert (await app.schedules.get("a")).revision == changed.revision
+    await app.schedules.delete("a", expect=changed.revision)
+    with pytest.raises(EditConflict, match="was deleted since it was read"):
+        await app.schedules.put("a", "every 3h", note.prepare(), expect=changed.revision)
+
+
+async def test_the_revision_of_a_schedule_stays_when_it_fires(app: Mainspring, kit: Kit, note: Note) -> None:
+    before = await app.schedules.put("a", "every 1h", note.prepare())
+    await kit.time.advance(hours=3)
+    after = await app.schedules.get("a")
+    assert after.fires == 3
+    assert after.revision == before.revision
+    assert (await app.schedules.pause("a")).revision != before.revision

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 
-from mainspring.errors import ConfigurationError, InvalidSchedule, ScheduleNotFound, StoreBusy
+from mainspring.errors import ConfigurationError, EditConflict, InvalidSchedule, ScheduleNotFound, StoreBusy
 from mainspring.features.schedules.firing import SCHEDULES, Entry, triggered, undecided_entries
 from mainspring.features.schedules.rules import (
     PACKAGED,
@@ -66,23 +66,30 @@ class Schedules:
         *,
         reason: str = "",
         actor: str | None = None,
+        expect: str | None = None,
         **policies: Unpack[PoliciesInTimeZone],
     ) -> StoredSchedule:
         """Create or replace a schedule: `put("nightly", "0 2 * * *", sync.prepare(), tz="Asia/Tokyo")`.
 
         `job` is a prepared job, so its arguments are checked already. A new rule starts from now. The same rule in
         another time zone continues after the last fired occurrence: no local time is fired twice or left out.
+
+        `expect` is the `revision` of the schedule that you have read, or "" if it must not exist yet. If it has changed
+        since, nothing is written, and EditConflict is raised.
         """
         schedule = as_schedule(when, **policies)
         refuse_bad_id(id)
         if id in self.declared:
             msg = f"schedule {id!r} is declared in the code; change it there, or use another id"
             raise ConfigurationError(msg)
-        return await self._put(id, schedule, job, By(actor or whoami(), reason), owner=None)
+        return await self._put(id, schedule, job, By(actor or whoami(), reason), owner=None, expect=expect)
 
-    async def _put(self, id: str, schedule: Schedule, job: NewJob, by: By, *, owner: str | None) -> StoredSchedule:
+    async def _put(
+        self, id: str, schedule: Schedule, job: NewJob, by: By, *, owner: str | None, expect: str | None = None
+    ) -> StoredSchedule:
         for _ in range(MAX_TRIES):
             known = await self._find(id)
+            refuse_other(id, known, expect)
             new = self._made(known, id, schedule, job, owner)
             if new is known:
                 return new
@@ -192,11 +199,12 @@ class Schedules:
         assert inserted is not None  # noqa: S101 - the write has no condition that could fail
         return inserted[0]
 
-    async def delete(self, id: str, *, reason: str = "", actor: str | None = None) -> None:
-        """Delete a schedule. Its ledger stays until it expires, and its jobs stay too."""
+    async def delete(self, id: str, *, reason: str = "", actor: str | None = None, expect: str | None = None) -> None:
+        """Delete a schedule. Its ledger stays until it expires, and its jobs stay too. `expect` is as in `put`."""
         by = By(actor or whoami(), reason)
         for _ in range(MAX_TRIES):
             stored = await self.get(id)
+            refuse_other(id, stored, expect)
             if id in self.declared:
                 msg = f"schedule {id!r} is declared in the code and would come back; remove it there, or pause it"
                 raise ConfigurationError(msg)
@@ -295,6 +303,18 @@ def compare_stored(
         since_after=after.position(now),
         tzdata_after=tzdata,
     )
+
+
+def refuse_other(id: str, known: StoredSchedule | None, expect: str | None) -> None:
+    """Raise EditConflict if the schedule is not the one that the caller has read."""
+    revision = ABSENT if known is None else known.revision
+    if expect is None or expect == revision:
+        return
+    if not expect:
+        msg = f"there is already a schedule {id!r}; read it, and put it with its revision"
+    else:
+        msg = f"schedule {id!r} was {'deleted' if known is None else 'changed'} since it was read; read it again"
+    raise EditConflict(msg)
 
 
 def refuse_bad_id(id: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
+from hashlib import sha256
 from typing import Any
 
 from mainspring.clock import to_millis
@@ -27,6 +28,7 @@ MAX_VALUE_LENGTH = 2000  # characters of a value in the audit log
 UNLOGGED_FIELDS = frozenset({"earlier"})  # past pauses, kept for bookkeeping only
 PER_RUN_FIELDS = frozenset({"id", "run_at", "delay"})  # fields of a NewJob that differ from run to run
 TICK = timedelta(microseconds=1)
+REVISION_LENGTH = 32  # hex digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,11 @@ class StoredSchedule:
     @property
     def enabled(self) -> bool:
         return not self.disabled
+
+    @property
+    def revision(self) -> str:
+        """Return a text that changes whenever a person or the code changes the schedule, but not when it fires."""
+        return sha256(to_json(facts(self)).encode()).hexdigest()[:REVISION_LENGTH]
 
     def describe(self) -> str:
         return self.schedule.describe()

@@ -5,11 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from mainspring.features.schedules.rules import Occurrence, PreviewRow, ScheduleChange
+from mainspring.features.schedules.simulation import Course, fires_per_day
 from mainspring.features.schedules.storage import StoredSchedule
+from mainspring.humanize import show_moment
 from mainspring.json_data import plain
+
+ScheduleState = Literal["active", "paused", "disabled", "over"]
+
+
+def state_of(stored: StoredSchedule, now: datetime) -> tuple[ScheduleState, str]:
+    """Return the state in a word, and why the schedule does not fire, if so."""
+    if stored.disabled:
+        return "disabled", stored.disabled
+    pause = stored.schedule.pause
+    if pause is not None and pause.covers(now):
+        end = "until it is resumed" if pause.until is None else f"until {show_moment(pause.until)}"
+        return "paused", f"paused since {show_moment(pause.since)}, {end}"
+    if stored.next is None and not stored.schedule.rule.from_finish:
+        return "over", "it has no more times"
+    return "active", ""
 
 
 def plain_schedule(stored: StoredSchedule, now: datetime) -> dict[str, Any]:
@@ -62,3 +79,29 @@ def plain_changes(changes: Sequence[ScheduleChange]) -> list[dict[str, Any]]:
         {"kind": change.kind, "before": plain_occurrence(change.before), "after": plain_occurrence(change.after)}
         for change in changes
     ]
+
+
+def plain_courses(courses: Sequence[Course], start: datetime, end: datetime) -> dict[str, Any]:
+    return {
+        "start": plain(start),
+        "end": plain(end),
+        "schedules": [plain_course(course, start) for course in courses],
+        "days": {day.isoformat(): number for day, number in sorted(fires_per_day(courses).items())},
+    }
+
+
+def plain_course(course: Course, start: datetime) -> dict[str, Any]:
+    state, why = state_of(course.stored, start)
+    return {
+        "id": course.stored.id,
+        "words": course.stored.describe(),
+        "tz": course.stored.schedule.tz,
+        "state": state,
+        "why": why or None,
+        "fires": course.fires,
+        "first": None if course.first is None else plain(course.first.utc),
+        "last": None if course.last is None else plain(course.last.utc),
+        "skipped": dict(course.skipped),
+        "remarks": [{"day": day.isoformat(), "remark": text} for day, text in course.remarks],
+        "days": {day.isoformat(): number for day, number in sorted(course.days.items())},
+    }

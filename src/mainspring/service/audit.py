@@ -1,0 +1,59 @@
+"""The route of the audit log."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Query
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mainspring.json_data import plain
+from mainspring.service.bodies import Body, Instant
+from mainspring.service.requests import Router, answer, app_of, needs, next_link
+from mainspring.service.tokens import Scope
+from mainspring.service.views import Moment, View
+from mainspring.stores.protocol import AuditFilter
+
+router = Router(prefix="/v1", tags=["audit log"])
+
+
+class AuditQuery(Body):
+    """Which entries are shown. Every parameter that is given must match."""
+
+    actor: str | None = None
+    action: str | None = Field(default=None, description="such as `cancel`, `halt` or `schedule.put`")
+    since: Instant | None = None
+    until: Instant | None = Field(default=None, description="exclusive")
+    job: str | None = Field(default=None, description="the id of a job that was changed; deletions do not name theirs")
+    operation: str | None = Field(default=None, description="the id of a bulk action")
+    limit: int = Field(default=100, ge=1, le=1_000)
+    cursor: str | None = None
+
+
+class AuditView(View):
+    """A change by hand."""
+
+    at: Moment
+    actor: str
+    action: str
+    reason: str
+    detail: dict[str, Any] = Field(description="the filter, or what was changed")
+    count: int = Field(description="jobs that were changed")
+    operation: str
+
+
+class AuditPage(View):
+    entries: list[AuditView]
+    cursor: str | None = Field(description="pass it as `cursor` to get older entries; null: these were the last")
+
+
+@router.get("/audit", response_model=AuditPage, summary="Read the audit log", **needs(Scope.READ))
+async def read_audit(request: Request, query: Annotated[AuditQuery, Query()]) -> Response:
+    """Return who has changed what and why, newest first."""
+    where = AuditFilter(query.actor, query.action, query.since, query.until, query.job, query.operation)
+    found = await app_of(request).store.audit(where, limit=query.limit + 1, cursor=query.cursor)
+    entries = found[: query.limit]
+    cursor = entries[-1].cursor if len(found) > query.limit else None
+    return answer({"entries": plain(entries), "cursor": cursor}, headers=next_link(request, cursor))

@@ -1,0 +1,132 @@
+"""Routes about batches."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Body, Path, Query
+from pydantic import Field, StrictBool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mainspring.app import Mainspring
+from mainspring.features.batches.rules import BatchProgress, BatchState
+from mainspring.job import NewJob
+from mainspring.json_data import plain
+from mainspring.service.bodies import MOST_IN_BULK, NewJobBody, Reasoned
+from mainspring.service.bodies import Body as Checked
+from mainspring.service.enqueue import prepared
+from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link
+from mainspring.service.tokens import Scope
+from mainspring.service.views import Moment, View
+
+router = Router(prefix="/v1", tags=["batches"])
+FOLLOW_UPS = ("on_success", "on_failure", "on_finished")
+BatchId = Annotated[str, Path(max_length=200)]
+
+
+class BatchBody(Checked):
+    """Jobs that belong together, and the jobs that follow once all of them have finished. All are checked first."""
+
+    jobs: list[NewJobBody] = Field(min_length=1, max_length=MOST_IN_BULK)
+    on_success: NewJobBody | None = Field(default=None, description="follows if all jobs completed")
+    on_failure: NewJobBody | None = Field(default=None, description="follows if at least one job did not complete")
+    on_finished: NewJobBody | None = Field(default=None, description="follows in either case")
+
+
+class BatchCancelBody(Reasoned):
+    dry_run: StrictBool = Field(default=False, description="only count the jobs")
+
+
+class BatchQuery(Checked):
+    limit: int = Field(default=50, ge=1, le=500)
+    cursor: str | None = Field(default=None, max_length=200)
+
+
+class NewBatchView(View):
+    id: str
+    jobs: list[str] = Field(description="the ids of its jobs, in the order given")
+
+
+class BatchTally(View):
+    completed: int
+    failed: int = Field(description="dead letters")
+    cancelled: int
+    gone: int = Field(description="finished and removed since")
+
+
+class BatchSummaryView(View):
+    id: str
+    state: BatchState
+    total: int
+    created_at: Moment
+    ended: BatchTally | None = Field(description="how its jobs ended, once it has finished")
+
+
+class BatchPage(View):
+    batches: list[BatchSummaryView]
+    cursor: str | None = Field(description="pass it as `cursor` to get the next page; null: this was the last")
+
+
+class BatchView(BatchTally):
+    """How far a batch is."""
+
+    id: str
+    total: int
+    done: int
+    fraction: float
+    finished: bool
+
+
+class BatchCancelled(View):
+    changed: int
+    requested: int = Field(description="running jobs that were asked to stop")
+
+
+def batch_data(progress: BatchProgress) -> dict[str, Any]:
+    told = {"done": progress.done, "fraction": progress.fraction, "finished": progress.finished}
+    return {**progress.to_data(), **told}
+
+
+@router.post(
+    "/batches", response_model=NewBatchView, status_code=201, summary="Enqueue a batch", **needs(Scope.ENQUEUE)
+)
+async def enqueue_batch(request: Request, body: BatchBody) -> Response:
+    """Enqueue jobs that belong together. If one of them is invalid, none is enqueued."""
+    app = app_of(request)
+    jobs = [await prepared(app, job) for job in body.jobs]
+    follow_ups = {
+        name: await follow_up(app, getattr(body, name)) for name in ("on_success", "on_failure", "on_finished")
+    }
+    batch = await app.batch(jobs, **follow_ups)
+    return answer({"id": batch.id, "jobs": batch.jobs}, 201, {"location": f"/v1/batches/{batch.id}"})
+
+
+async def follow_up(app: Mainspring, body: NewJobBody | None) -> NewJob | None:
+    return None if body is None else await prepared(app, body)
+
+
+@router.get("/batches", response_model=BatchPage, summary="List batches", **needs(Scope.READ))
+async def list_batches(request: Request, query: Annotated[BatchQuery, Query()]) -> Response:
+    """Return batches, newest first."""
+    page = await app_of(request).batches.list(limit=query.limit, cursor=query.cursor)
+    return answer(plain(page), headers=next_link(request, page.cursor))
+
+
+@router.get("/batches/{batch_id}", response_model=BatchView, summary="Show a batch", **needs(Scope.READ))
+async def show_batch(request: Request, batch_id: BatchId) -> Response:
+    """Return how many jobs of a batch ended in which way."""
+    return answer(batch_data(await app_of(request).batches.progress(batch_id)))
+
+
+@router.post(
+    "/batches/{batch_id}:cancel", response_model=BatchCancelled, summary="Cancel a batch", **needs(Scope.OPERATE)
+)
+async def cancel_batch(
+    request: Request, batch_id: BatchId, body: Annotated[BatchCancelBody, Body(default_factory=BatchCancelBody)]
+) -> Response:
+    """Cancel the jobs of a batch that have not finished. Then `on_failure` and `on_finished` follow."""
+    result = await app_of(request).batches.cancel(
+        batch_id, reason=body.reason, actor=caller_of(request).actor, dry_run=body.dry_run
+    )
+    return answer({"changed": result.changed, "requested": result.requested})

@@ -1,0 +1,135 @@
+"""Routes about bulk actions: changes of many jobs that workers make in the background."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Body, Path, Query
+from pydantic import Field, StrictBool, StrictInt, model_validator
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mainspring.bulk.change import BulkChange, BulkState, filter_data
+from mainspring.json_data import plain
+from mainspring.service.bodies import Body as Checked
+from mainspring.service.bodies import JobFilter, Reasoned
+from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link
+from mainspring.service.tokens import Scope
+from mainspring.service.views import Moment, View
+
+router = Router(prefix="/v1/bulk", tags=["bulk actions"])
+BulkId = Annotated[str, Path(max_length=200)]
+MOST_JOBS = 1_000_000_000
+
+
+class NewBulkBody(Reasoned):
+    """A change of all jobs that match a filter."""
+
+    action: Literal["cancel", "retry", "delete"]
+    filter: JobFilter = Field(description="as the parameters of GET /v1/jobs")
+    dry_run: StrictBool = Field(default=False, description="only count the jobs")
+    expect: StrictInt | None = Field(
+        default=None, ge=0, le=MOST_JOBS, description="refuse if the number of jobs differs from this by more than 5 %"
+    )
+    pace: float | None = Field(
+        strict=True, default=None, ge=0.001, le=1_000_000, description="at most so many jobs per second"
+    )
+    canary: StrictInt | None = Field(
+        default=None, ge=1, le=MOST_JOBS, description="change so many jobs, then wait for `:continue`"
+    )
+
+    @model_validator(mode="after")
+    def _check_filter(self) -> NewBulkBody:
+        """Refuse an empty filter by mistake: it would change every job of the store."""
+        if not filter_data(self.filter.filter()) and self.expect is None and not self.dry_run:
+            msg = "an empty filter means all jobs; give a filter, or confirm the number of jobs by `expect`"
+            raise ValueError(msg)
+        return self
+
+
+class BulkQuery(Checked):
+    limit: int = Field(default=50, ge=1, le=500)
+    cursor: str | None = Field(default=None, max_length=200)
+
+
+class BulkView(View):
+    """A bulk action, and how far it is."""
+
+    id: str = Field(description="also its operation: GET /v1/jobs?operation=… lists the jobs that it has changed")
+    action: str
+    filter: dict[str, Any] = Field(description="jobs that match it later are not changed")
+    actor: str
+    reason: str
+    state: BulkState = Field(description="`planned`: a dry run; `waiting`: for `:continue`, after its canary")
+    total: int = Field(description="jobs that matched at the start")
+    changed: int = Field(description="jobs that were changed or, while they run, asked to stop")
+    looked_at: int = Field(description="jobs that it has dealt with, also those that could not be changed")
+    conflicts: int = Field(description="jobs not retried, because another live job holds the dedupe key")
+    progress: float = Field(description="the share that is done, from 0 to 1")
+    pace: float | None
+    canary: int | None
+    created_at: Moment
+    ended_at: Moment | None
+    error: str
+
+
+class BulkPage(View):
+    actions: list[BulkView]
+    cursor: str | None = Field(description="pass it as `cursor` to get the next page; null: this was the last")
+
+
+def bulk_data(change: BulkChange) -> dict[str, Any]:
+    hidden = frozenset({"where", "cursor"})
+    data = {name: value for name, value in plain(change).items() if name not in hidden}
+    return {**data, "filter": plain(filter_data(change.where)), "progress": change.progress}
+
+
+@router.post(
+    "",
+    response_model=BulkView,
+    status_code=202,
+    summary="Start a bulk action",
+    responses={200: {"model": BulkView, "description": "a dry run: nothing was started"}},
+    **needs(Scope.OPERATE),
+)
+async def start_bulk(request: Request, body: NewBulkBody) -> Response:
+    """Cancel, retry or delete all jobs that match now. Workers do it; follow the progress at the Location."""
+    change = await app_of(request).bulk.start(
+        body.action, body.filter.filter(), expect=body.expect, pace=body.pace, canary=body.canary,
+        dry_run=body.dry_run, reason=body.reason, actor=caller_of(request).actor,
+    )  # fmt: skip
+    if body.dry_run:
+        return answer(bulk_data(change))
+    return answer(bulk_data(change), 202, {"location": f"/v1/bulk/{change.id}"})
+
+
+@router.get("", response_model=BulkPage, summary="List bulk actions", **needs(Scope.READ))
+async def list_bulk(request: Request, query: Annotated[BulkQuery, Query()]) -> Response:
+    """Return bulk actions, newest first. Ended ones are kept for 30 days."""
+    page = await app_of(request).bulk.list(limit=query.limit, cursor=query.cursor)
+    actions = [bulk_data(change) for change in page.changes]
+    return answer({"actions": actions, "cursor": page.cursor}, headers=next_link(request, page.cursor))
+
+
+@router.get("/{bulk_id}", response_model=BulkView, summary="Show a bulk action", **needs(Scope.READ))
+async def show_bulk(request: Request, bulk_id: BulkId) -> Response:
+    """Return how far a bulk action is."""
+    return answer(bulk_data(await app_of(request).bulk.get(bulk_id)))
+
+
+@router.post("/{bulk_id}:cancel", response_model=BulkView, summary="Cancel a bulk action", **needs(Scope.OPERATE))
+async def cancel_bulk(
+    request: Request, bulk_id: BulkId, body: Annotated[Reasoned, Body(default_factory=Reasoned)]
+) -> Response:
+    """Stop a bulk action. Jobs that it has changed stay changed."""
+    actor = caller_of(request).actor
+    return answer(bulk_data(await app_of(request).bulk.cancel(bulk_id, reason=body.reason, actor=actor)))
+
+
+@router.post("/{bulk_id}:continue", response_model=BulkView, summary="Continue a bulk action", **needs(Scope.OPERATE))
+async def continue_bulk(
+    request: Request, bulk_id: BulkId, body: Annotated[Reasoned, Body(default_factory=Reasoned)]
+) -> Response:
+    """Let a bulk action go on that waits after its canary."""
+    actor = caller_of(request).actor
+    return answer(bulk_data(await app_of(request).bulk.go_on(bulk_id, reason=body.reason, actor=actor)))

@@ -1,0 +1,75 @@
+"""Routes about dead letters."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+from pydantic import Field, StrictBool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mainspring.ids import new_id
+from mainspring.json_data import plain
+from mainspring.service import export
+from mainspring.service.bodies import JobConditions, Paged, Reasoned, Seconds
+from mainspring.service.jobs import page_data
+from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link
+from mainspring.service.tokens import Scope
+from mainspring.service.views import JobPage, Moment, View
+
+router = Router(prefix="/v1", tags=["dead letters"])
+
+
+class DeadQuery(JobConditions, Paged):
+    """Which dead letters a list shows. Every parameter that is given must match."""
+
+
+class PurgeBody(Reasoned):
+    older_than: Seconds = Field(description="seconds since they became dead letters; 0: all of them")
+    dry_run: StrictBool = Field(default=False, description="only count them")
+
+
+class DeadPage(JobPage):
+    oldest: Moment | None = Field(description="when the oldest dead letter that matches failed for the last time")
+    oldest_age: float | None = Field(description="how many seconds ago that was")
+
+
+class ChangedView(View):
+    """What a change of many jobs did, or would do in a dry run."""
+
+    changed: int
+    requested: int = Field(description="running jobs that were asked to stop")
+    conflicts: dict[str, str] = Field(
+        description="jobs that were not retried, with the live job that holds their dedupe key"
+    )
+    operation: str = Field(description="its id in the audit log; GET /v1/jobs?operation=… lists the changed jobs")
+
+
+@router.get(
+    "/dead", response_model=DeadPage, summary="List dead letters", responses=export.DESCRIBED, **needs(Scope.READ)
+)
+async def list_dead(request: Request, query: Annotated[DeadQuery, Query()]) -> Response:
+    """Return a page of dead letters, and the age of the oldest one that matches.
+
+    With `Accept: application/x-ndjson` or `text/csv`, download all that match.
+    """
+    app = app_of(request)
+    where = app.jobs.dead(query.filter())
+    if (form := export.form_of(request.headers.get("accept", ""))) is not None:
+        return await export.exported(request, where, query, form)
+    data = await page_data(request, where, query)
+    first = (await app.jobs.find(where, sort="finished", descending=False, limit=1)).jobs
+    oldest = first[0].finished_at if first else None
+    age = None if oldest is None else (app.now() - oldest).total_seconds()
+    return answer({**data, "oldest": plain(oldest), "oldest_age": age}, headers=next_link(request, data["cursor"]))
+
+
+@router.post("/dead:purge", response_model=ChangedView, summary="Purge old dead letters", **needs(Scope.OPERATE))
+async def purge_dead(request: Request, body: PurgeBody) -> Response:
+    """Delete old dead letters now. To delete very many in the background, use POST /v1/bulk."""
+    operation, actor = new_id(), caller_of(request).actor
+    result = await app_of(request).jobs.purge_dead(
+        body.older_than, dry_run=body.dry_run, reason=body.reason, actor=actor, operation=operation
+    )
+    return answer({**plain(result), "operation": operation})

@@ -1,0 +1,114 @@
+"""All jobs of a filter as one download: NDJSON or CSV, written while the jobs are read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import to_json
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from mainspring.job import Job
+from mainspring.jobs import Jobs
+from mainspring.service.bodies import Paged
+from mainspring.service.requests import app_of
+from mainspring.service.views import job_data
+from mainspring.stores.protocol import Filter, Page
+
+PAGE_SIZE = 500
+COLUMNS = (
+    "id", "task", "queue", "status", "priority", "created_at", "run_at", "started_at", "finished_at", "attempts",
+    "max_attempts", "worker", "dedupe_key", "target_type", "target_id", "tags", "error_type", "error_message",
+    "fingerprint", "reason", "payload", "result",
+)  # fmt: skip
+JSON = ("application/json", "application/*", "*/*")  # what an ordinary page satisfies
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of the download."""
+
+    media_type: str
+    suffix: str
+    begin: bytes
+    write: Callable[[Sequence[Job]], bytes]
+
+
+def ndjson_of(jobs: Sequence[Job]) -> bytes:
+    return b"".join(to_json(job_data(job)) + b"\n" for job in jobs)
+
+
+def csv_of(jobs: Sequence[Job]) -> bytes:
+    return lines_of(row_of(job) for job in jobs)
+
+
+def lines_of(rows: Any) -> bytes:
+    out = io.StringIO()
+    csv.writer(out).writerows(rows)
+    return out.getvalue().encode()
+
+
+def row_of(job: Job) -> list[Any]:
+    data = job_data(job)
+    target, failure = data["target"] or {}, data["failure"] or {}
+    data |= {"target_type": target.get("type"), "target_id": target.get("id"), "tags": " ".join(data["tags"])}
+    data |= {"error_type": failure.get("type"), "error_message": failure.get("message")}
+    data |= {name: json.dumps(data[name], ensure_ascii=False) for name in ("payload", "result")}
+    return [harmless(data[name]) for name in COLUMNS]
+
+
+def harmless(value: Any) -> Any:
+    """Return a cell that spreadsheets do not take for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
+NDJSON = Form("application/x-ndjson", "ndjson", b"", ndjson_of)
+CSV = Form("text/csv", "csv", lines_of([COLUMNS]), csv_of)
+FORMS = {"application/x-ndjson": NDJSON, "application/ndjson": NDJSON, "text/csv": CSV}
+TEXT = {"schema": {"type": "string", "description": "all jobs that match; `limit` does not count"}}
+DESCRIBED: dict[int | str, dict[str, Any]] = {200: {"content": {form.media_type: TEXT for form in (NDJSON, CSV)}}}
+"""What the OpenAPI document says of lists that can be downloaded."""
+
+
+def form_of(accept: str) -> Form | None:
+    """Return the form that an Accept header prefers; None for an ordinary page in JSON."""
+    ranges = [read_range(text) for text in accept.split(",")]
+    known = [(quality, name) for name, quality in ranges if quality > 0 and (name in FORMS or name in JSON)]
+    best = max(known, key=lambda each: each[0], default=(0.0, ""))  # of equals, the first
+    return FORMS.get(best[1])
+
+
+def read_range(text: str) -> tuple[str, float]:
+    """Return the media type and the quality of one part of an Accept header."""
+    name, *parameters = (part.strip().lower() for part in text.split(";"))
+    quality = next((part.removeprefix("q=") for part in parameters if part.startswith("q=")), "1")
+    try:
+        return name, float(quality)
+    except ValueError:
+        return name, 0.0
+
+
+async def exported(request: Request, where: Filter, paged: Paged, form: Form) -> Response:
+    """Answer with all jobs that match, from the cursor on if there is one. An invalid filter still gets a problem."""
+    jobs = app_of(request).jobs
+    first = await page_of(jobs, where, paged, paged.cursor)
+    headers = {"content-disposition": f'attachment; filename="jobs.{form.suffix}"'}
+    return StreamingResponse(chunks(jobs, where, paged, form, first), media_type=form.media_type, headers=headers)
+
+
+async def chunks(jobs: Jobs, where: Filter, paged: Paged, form: Form, page: Page) -> AsyncIterator[bytes]:
+    """Yield the download page by page. If the store fails in between, the connection breaks: the end is missing."""
+    yield form.begin + form.write(page.jobs)
+    while page.cursor is not None:
+        page = await page_of(jobs, where, paged, page.cursor)
+        yield form.write(page.jobs)
+
+
+async def page_of(jobs: Jobs, where: Filter, paged: Paged, cursor: str | None) -> Page:
+    return await jobs.find(where, sort=paged.sort, descending=paged.descending, limit=PAGE_SIZE, cursor=cursor)

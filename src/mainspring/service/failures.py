@@ -1,0 +1,172 @@
+"""Routes about failure groups."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Body, Path, Query
+from pydantic import Field, StrictBool, StringConstraints, model_validator
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mainspring.features.failures.api import LONGEST_NOTE
+from mainspring.features.failures.group import MOST_DEAD, FailureGroup, GroupState
+from mainspring.json_data import plain
+from mainspring.service.bodies import Body as Checked
+from mainspring.service.bodies import Instant, Name, Reasoned, Seconds
+from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link
+from mainspring.service.tokens import Scope
+from mainspring.service.views import Moment, View
+
+router = Router(prefix="/v1/failures", tags=["failures"])
+Fingerprint = Annotated[str, Path(max_length=200, description="of the group")]
+
+
+class GroupQuery(Checked):
+    """Which groups a list shows."""
+
+    state: list[GroupState] = Field(default=[], description="any of these states")
+    task: Name | None = None
+    since: Instant | None = Field(default=None, description="only groups that failed since then")
+    limit: int = Field(default=50, ge=1, le=500)
+    cursor: str | None = None
+
+
+class NoteBody(Checked):
+    """What a person says about a group."""
+
+    note: Annotated[str, StringConstraints(max_length=LONGEST_NOTE)] = ""
+
+
+class MuteBody(NoteBody):
+    until: Instant | None = Field(default=None, description="when it is open again")
+    length: Seconds | None = Field(default=None, gt=0, description="seconds for which it is muted; instead of `until`")
+
+    @model_validator(mode="after")
+    def _check_end(self) -> MuteBody:
+        if self.until is not None and self.length is not None:
+            msg = "give until or length, not both"
+            raise ValueError(msg)
+        return self
+
+
+class GroupRetryBody(Reasoned):
+    dry_run: StrictBool = Field(default=False, description="only count the dead letters")
+
+
+class GroupView(View):
+    """All failures with one fingerprint."""
+
+    fingerprint: str
+    task: str
+    error_type: str
+    place: str = Field(description="`module:function` in which the error was raised; empty if unknown")
+    message: str = Field(description="of the last failure")
+    job_id: str = Field(description="the job that failed last: a sample")
+    first_seen: Moment
+    last_seen: Moment
+    count: int = Field(description="runs that failed")
+    versions: list[str] = Field(description="of the code that failed, newest last")
+    state: GroupState
+    note: str
+    actor: str
+    changed_at: Moment | None
+    automatic: bool = Field(description="it was resolved because the last of its jobs has succeeded")
+    until: Moment | None = Field(description="of a muted group: when it is open again")
+    reopened: int = Field(description="times it failed again after it was resolved")
+    reopened_at: Moment | None
+    reopened_version: str
+    is_regression: bool = Field(description="it failed again after it was resolved, and nobody has said anything since")
+    dead: int = Field(description=f"its dead letters, counted up to {MOST_DEAD:,}")
+    traceback: str = Field(description="of the sample; lists leave it out")
+
+
+class GroupPage(View):
+    groups: list[GroupView]
+    cursor: str | None = Field(description="pass it as `cursor` to get the next page; null: this was the last")
+
+
+class RetriedView(View):
+    """What a retry did, or would do in a dry run."""
+
+    changed: int
+    conflicts: dict[str, str] = Field(
+        description="jobs that were not retried, with the live job that holds their dedupe key"
+    )
+
+
+def group_data(group: FailureGroup) -> dict[str, Any]:
+    return {**plain(group), "is_regression": group.is_regression}
+
+
+@router.get("", response_model=GroupPage, summary="List failure groups", **needs(Scope.READ))
+async def list_groups(request: Request, query: Annotated[GroupQuery, Query()]) -> Response:
+    """Return failures with the same cause as groups; the group that failed last comes first."""
+    page = await app_of(request).failures.list(
+        state=tuple(query.state), task=query.task, since=query.since, limit=query.limit, cursor=query.cursor
+    )
+    groups = [group_data(group) for group in page.groups]
+    return answer({"groups": groups, "cursor": page.cursor}, headers=next_link(request, page.cursor))
+
+
+@router.get("/{fingerprint}", response_model=GroupView, summary="Show a failure group", **needs(Scope.READ))
+async def show_group(request: Request, fingerprint: Fingerprint) -> Response:
+    """Return a group with the traceback of its sample."""
+    return answer(group_data(await app_of(request).failures.get(fingerprint)))
+
+
+@router.post(
+    "/{fingerprint}:resolve", response_model=GroupView, summary="Resolve a failure group", **needs(Scope.OPERATE)
+)
+async def resolve_group(
+    request: Request, fingerprint: Fingerprint, body: Annotated[NoteBody, Body(default_factory=NoteBody)]
+) -> Response:
+    """Mark a group as resolved. Its next failure opens it again."""
+    by = caller_of(request).actor
+    return answer(group_data(await app_of(request).failures.resolve(fingerprint, note=body.note, actor=by)))
+
+
+@router.post("/{fingerprint}:mute", response_model=GroupView, summary="Mute a failure group", **needs(Scope.OPERATE))
+async def mute_group(
+    request: Request, fingerprint: Fingerprint, body: Annotated[MuteBody, Body(default_factory=MuteBody)]
+) -> Response:
+    """Mute a group for a time, or until `:unmute`. It goes on counting failures."""
+    group = await app_of(request).failures.mute(
+        fingerprint, until=body.until, length=body.length, note=body.note, actor=caller_of(request).actor
+    )
+    return answer(group_data(group))
+
+
+@router.post(
+    "/{fingerprint}:unmute", response_model=GroupView, summary="Unmute a failure group", **needs(Scope.OPERATE)
+)
+async def unmute_group(
+    request: Request, fingerprint: Fingerprint, body: Annotated[NoteBody, Body(default_factory=NoteBody)]
+) -> Response:
+    """Open a muted group. A group in another state stays as it is."""
+    by = caller_of(request).actor
+    return answer(group_data(await app_of(request).failures.unmute(fingerprint, note=body.note, actor=by)))
+
+
+@router.post(
+    "/{fingerprint}:reopen", response_model=GroupView, summary="Reopen a failure group", **needs(Scope.OPERATE)
+)
+async def reopen_group(
+    request: Request, fingerprint: Fingerprint, body: Annotated[NoteBody, Body(default_factory=NoteBody)]
+) -> Response:
+    """Open a group that is resolved or muted."""
+    by = caller_of(request).actor
+    return answer(group_data(await app_of(request).failures.reopen(fingerprint, note=body.note, actor=by)))
+
+
+@router.post(
+    "/{fingerprint}:retry", response_model=RetriedView, summary="Retry a failure group", **needs(Scope.OPERATE)
+)
+async def retry_group(
+    request: Request, fingerprint: Fingerprint, body: Annotated[GroupRetryBody, Body(default_factory=GroupRetryBody)]
+) -> Response:
+    """Retry all dead letters of a group. When the last of its jobs has succeeded, the group is resolved."""
+    result = await app_of(request).failures.retry(
+        fingerprint, dry_run=body.dry_run, reason=body.reason, actor=caller_of(request).actor
+    )
+    return answer({"changed": result.changed, "conflicts": result.conflicts})

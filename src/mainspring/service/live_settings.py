@@ -1,0 +1,125 @@
+"""Routes about settings of tasks, queues and limits that are changed at run time."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Path, Query
+from pydantic import Field, StrictBool, StrictInt
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mainspring.clock import duration
+from mainspring.features.limits.options import Rate
+from mainspring.features.settings.api import Setting
+from mainspring.json_data import plain
+from mainspring.live_settings import Kind
+from mainspring.retry import Retry
+from mainspring.service.bodies import Body, Reasoned, RetryPolicy, Seconds
+from mainspring.service.requests import Router, answer, app_of, caller_of, needs
+from mainspring.service.tokens import Scope
+from mainspring.service.views import Moment, View
+
+router = Router(prefix="/v1/settings", tags=["settings"])
+OwnerName = Annotated[str, Path(max_length=200)]
+Option = Literal["limit", "rate", "retry", "timeout", "max_attempts", "paused"]
+HIGHEST = 1_000_000_000
+
+
+class RateBody(Body):
+    """At most `count` jobs start in `per` seconds and, after a pause, up to `burst` at once."""
+
+    count: int = Field(strict=True, ge=1, le=HIGHEST)
+    per: Seconds = Field(default=1.0, ge=0.001)
+    burst: StrictInt | None = Field(default=None, ge=1, le=HIGHEST, description="default: `count`")
+
+
+class SettingsBody(Reasoned):
+    """Settings to change. Those that are left out stay as they are; DELETE goes back to the code's values."""
+
+    limit: int | None = Field(
+        strict=True, default=None, ge=1, le=HIGHEST, description="at most so many jobs run at once"
+    )
+    rate: RateBody | None = None
+    retry: RetryPolicy | None = None
+    timeout: Seconds | None = Field(default=None, ge=0.001, description="seconds that new jobs may run")
+    max_attempts: StrictInt | None = Field(default=None, ge=1, le=1_000, description="of new jobs")
+    paused: StrictBool | None = Field(
+        default=None, description="of a task; pause a queue by POST /v1/queues/{queue}:pause"
+    )
+
+    def values(self) -> dict[str, Any]:
+        """Return the settings as `app.settings.set` takes them."""
+        given: dict[str, Any] = {name: getattr(self, name) for name in ("limit", "timeout", "max_attempts", "paused")}
+        given["rate"] = None if self.rate is None else Rate(self.rate.count, per=self.rate.per, burst=self.rate.burst)
+        given["retry"] = None if self.retry is None else self.retry.to_retry(self.max_attempts)
+        return given
+
+
+class SettingView(View):
+    """A setting that was changed at run time."""
+
+    kind: Kind
+    name: str
+    option: str = Field(description="limit, rate, retry, timeout, max_attempts or paused")
+    value: Any = Field(description="a number; an object for a rate or a retry policy; true for a pause")
+    actor: str
+    reason: str
+    at: Moment
+
+
+class SettingList(View):
+    settings: list[SettingView]
+
+
+class ClearedView(View):
+    cleared: bool = Field(description="false: there was nothing to clear")
+
+
+def setting_data(setting: Setting) -> dict[str, Any]:
+    value = setting.value
+    if isinstance(value, Retry):
+        value = value.to_data()
+    elif isinstance(value, Rate):
+        value = {"count": value.count, "per": duration(value.per) / 1000, "burst": value.burst}
+    names = ("kind", "name", "option", "actor", "reason", "at")
+    return {**{name: plain(getattr(setting, name)) for name in names}, "value": value}
+
+
+def owner(kind: Kind, name: str) -> dict[str, Any]:
+    return {"name" if kind is Kind.LIMIT else kind.value: name}
+
+
+@router.get("", response_model=SettingList, summary="List changed settings", **needs(Scope.READ))
+async def list_settings(request: Request) -> Response:
+    """Return all settings that were changed at run time, and the pauses of queues."""
+    return answer({"settings": [setting_data(setting) for setting in await app_of(request).settings.list()]})
+
+
+@router.get("/{kind}/{name:path}", response_model=SettingList, summary="Show changed settings", **needs(Scope.READ))
+async def show_settings(request: Request, kind: Kind, name: OwnerName) -> Response:
+    """Return the changed settings of a task, a queue, or a limit with a name of its own."""
+    found = await app_of(request).settings.get(**owner(kind, name))
+    return answer({"settings": [setting_data(setting) for setting in found.values()]})
+
+
+@router.patch("/{kind}/{name:path}", response_model=SettingList, summary="Change settings", **needs(Scope.OPERATE))
+async def change_settings(request: Request, kind: Kind, name: OwnerName, body: SettingsBody) -> Response:
+    """Change limits, rates, retries, timeouts or pauses. All processes use them within a second."""
+    actor = caller_of(request).actor
+    found = await app_of(request).settings.set(**owner(kind, name), **body.values(), actor=actor, reason=body.reason)
+    return answer({"settings": [setting_data(setting) for setting in found.values()]})
+
+
+@router.delete("/{kind}/{name:path}", response_model=ClearedView, summary="Clear settings", **needs(Scope.OPERATE))
+async def clear_settings(
+    request: Request,
+    kind: Kind,
+    name: OwnerName,
+    option: Annotated[list[Option] | None, Query(description="which settings; default: all")] = None,
+    reason: Annotated[str, Query(max_length=2_000)] = "",
+) -> Response:
+    """Go back to the values in the code."""
+    actor = caller_of(request).actor
+    cleared = await app_of(request).settings.clear(*(option or ()), **owner(kind, name), actor=actor, reason=reason)
+    return answer({"cleared": cleared})

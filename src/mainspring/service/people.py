@@ -1,0 +1,356 @@
+"""Routes about people and their occasions. An id may contain slashes, so the routes with more behind it come first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date, timedelta
+from hashlib import sha256
+from typing import Annotated, Any, Literal
+
+from fastapi import Path, Query
+from pydantic import Field, StringConstraints
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mainspring.app import Mainspring
+from mainspring.errors import InvalidPerson, PersonNotFound
+from mainspring.features.people.firing import OccasionEntry
+from mainspring.features.people.occasion import Occasion
+from mainspring.features.people.occasions import Upcoming
+from mainspring.features.people.person import MAX_OCCASIONS, Person, person_of
+from mainspring.features.people.storage import PersonChange
+from mainspring.json_data import plain
+from mainspring.service.bodies import LONGEST, Body, Instant, Text, pair_of
+from mainspring.service.etags import IfMatch, IfNoneMatch, etag, expected
+from mainspring.service.problems import Problem
+from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link
+from mainspring.service.schedule_views import EntryView
+from mainspring.service.tokens import Scope
+from mainspring.service.views import Moment, View
+from mainspring.stores.documents import ABSENT
+
+router = Router(prefix="/v1")
+PersonId = Annotated[str, Path(max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+KindOfOccasion = Annotated[str, Path(max_length=50)]
+Short = Annotated[str, StringConstraints(max_length=200)]
+WEEK = 7 * 86_400
+PEOPLE: dict[str, Any] = {"tags": ["people"]}
+OCCASIONS: dict[str, Any] = {"tags": ["occasions"]}
+
+
+# -- what they take and answer --------------------------------------------------------------------
+
+
+class OccasionFields(Body):
+    date: Short = Field(description="1990-12-30, or 12-30 if the year is not known", examples=["1990-12-30"])
+    at: Short = Field(default="09:00", description="the local time of the person")
+    feb29: Literal["feb28", "mar1", "skip"] = Field(
+        default="feb28", description="when 29 February is celebrated in other years"
+    )
+    late: Literal["send", "skip"] = Field(
+        default="send", description="if it is put on the day itself, after its time: send at once, or next year"
+    )
+    grace: Short = Field(default="3d", description="how late it may be sent after an outage")
+    template: Short | None = None
+    channel: Short | None = None
+
+
+class OccasionBody(OccasionFields):
+    """An occasion that recurs each year."""
+
+    kind: Short = Field(examples=["birthday"])
+
+
+class ContactFields(Body):
+    first_name: Short = ""
+    last_name: Short = ""
+    email: Annotated[str, StringConstraints(max_length=320)] | None = None
+    addresses: dict[Short, Text] = Field(default={}, max_length=50, description='other channels: {"sms": "+64 …"}')
+    locale: Short | None = Field(default=None, examples=["en-NZ"])
+    quiet: Short | None = Field(default=None, description="local hours without messages", examples=["22:00-08:00"])
+    attributes: dict[Short, Any] = Field(default={}, max_length=200, description="your own data")
+    occasions: list[OccasionBody] = Field(default=[], max_length=MAX_OCCASIONS)
+
+
+class PersonBody(ContactFields):
+    """A whole person. What is left out gets its default."""
+
+    tz: Short = Field(description="an IANA time zone", examples=["Pacific/Auckland"])
+
+
+class PersonPatch(ContactFields):
+    """Fields of a person to change. Those that are left out stay as they are."""
+
+    tz: Short = Field(default="", description="an IANA time zone")
+
+
+class PeopleQuery(Body):
+    """Which people are listed. Every parameter that is given must match; case does not matter."""
+
+    email: Short | None = None
+    name: Short | None = Field(default=None, description="the beginning of the first, the last or the whole name")
+    tz: Short | None = None
+    kind: Short | None = Field(default=None, description="of an occasion")
+    attribute: list[str] = Field(default=[], max_length=20, description="`name=value`, the value as JSON or as text")
+    limit: int = Field(default=50, ge=1, le=500)
+    cursor: Short | None = None
+
+
+class OccasionView(View):
+    kind: str
+    date: str
+    at: str
+    feb29: str
+    late: str
+    grace: str
+    template: str | None
+    channel: str | None
+
+
+class PersonView(View):
+    """A person."""
+
+    id: str
+    tz: str
+    first_name: str
+    last_name: str
+    email: str | None
+    addresses: dict[str, str]
+    locale: str | None
+    quiet: str | None
+    attributes: dict[str, Any]
+    occasions: list[OccasionView]
+
+
+class PeoplePage(View):
+    people: list[PersonView]
+    cursor: str | None = Field(description="pass it as `cursor` to get the next page; null: this was the last")
+    unreadable: dict[str, str] = Field(description="people that only a newer version can read, and why")
+
+
+class UpcomingView(View):
+    """A message that will be sent."""
+
+    person: str
+    kind: str
+    on: date = Field(description="the local date that it is for")
+    due: Moment
+    local: str = Field(description="the same in the local time of the person")
+    tz: str
+
+
+class UpcomingList(View):
+    upcoming: list[UpcomingView]
+
+
+class OccasionEntryView(EntryView):
+    kind: str
+    on: date
+
+
+class PersonOccasions(View):
+    """What will be sent to a person, and what became of earlier occasions."""
+
+    upcoming: list[UpcomingView]
+    ledger: list[OccasionEntryView]
+
+
+# -- people ---------------------------------------------------------------------------------------
+
+
+def person_data(person: Person) -> dict[str, Any]:
+    data: dict[str, Any] = person.model_dump(mode="json")
+    return data
+
+
+def revision_of(person: Person | None) -> str | None:
+    return None if person is None else sha256(person.model_dump_json().encode()).hexdigest()[:32]
+
+
+def shown(person: Person, status: int = 200) -> Response:
+    return answer(person_data(person), status, etag(revision_of(person) or ""))
+
+
+async def changed(
+    app: Mainspring, person_id: str, change: Callable[[Person | None], Person]
+) -> tuple[Person, PersonChange]:
+    """Change a person as stored. If others change the person at the same time, `change` is called again."""
+    made: list[Person] = []
+
+    def remember(known: Person | None) -> Person:
+        made.append(change(known))
+        return made[-1]
+
+    (became,) = await app.people.apply([(person_id, remember)])
+    if isinstance(became, InvalidPerson):
+        raise became
+    return made[-1], became
+
+
+def existing(person_id: str, person: Person | None) -> Person:
+    if person is None:
+        msg = f"there is no person {person_id!r}"
+        raise PersonNotFound(msg)
+    return person
+
+
+@router.get("/people", response_model=PeoplePage, summary="List people", **PEOPLE, **needs(Scope.READ))
+async def list_people(request: Request, query: Annotated[PeopleQuery, Query()]) -> Response:
+    """Return people by id. A page may have few people although there are more: go on while there is a cursor."""
+    attributes = dict(pair_of(text) for text in query.attribute)
+    found = await app_of(request).people.find(
+        email=query.email, name=query.name, tz=query.tz, kind=query.kind, attributes=attributes, limit=query.limit,
+        cursor=query.cursor,
+    )  # fmt: skip
+    people = [person_data(person) for person in found.people]
+    data = {"people": people, "cursor": found.cursor, "unreadable": dict(found.unreadable)}
+    return answer(data, headers=next_link(request, found.cursor))
+
+
+@router.get(
+    "/people/{person_id:path}/occasions", response_model=PersonOccasions, summary="Show a person's occasions",
+    **OCCASIONS, **needs(Scope.READ),
+)  # fmt: skip
+async def show_occasions(
+    request: Request,
+    person_id: PersonId,
+    limit: Annotated[int, Query(ge=1, le=500, description="of entries in the ledger")] = 100,
+    before: Annotated[Instant | None, Query(description="only entries before this")] = None,
+) -> Response:
+    """Return what will be sent to a person next, and what became of earlier occasions, newest first."""
+    occasions = app_of(request).occasions
+    upcoming = upcoming_list(await occasions.next(person_id))
+    ledger = [entry_data(entry) for entry in await occasions.ledger(person_id, limit=limit, before=before)]
+    return answer({"upcoming": upcoming, "ledger": ledger})
+
+
+@router.put(
+    "/people/{person_id:path}/occasions/{kind}", response_model=PersonView, summary="Add or replace an occasion",
+    **OCCASIONS, **needs(Scope.OPERATE),
+)  # fmt: skip
+async def put_occasion(request: Request, person_id: PersonId, kind: KindOfOccasion, body: OccasionFields) -> Response:
+    """Add an occasion to a person, or replace the one of this kind."""
+
+    def change(known: Person | None) -> Person:
+        person = existing(person_id, known)
+        return with_fields(person, occasions=[*without(person, kind), {"kind": kind, **body.model_dump()}])
+
+    return shown((await changed(app_of(request), person_id, change))[0])
+
+
+@router.delete(
+    "/people/{person_id:path}/occasions/{kind}", response_model=PersonView, summary="Remove an occasion",
+    **OCCASIONS, **needs(Scope.OPERATE),
+)  # fmt: skip
+async def remove_occasion(request: Request, person_id: PersonId, kind: KindOfOccasion) -> Response:
+    """Remove an occasion. Nothing is sent for it any more."""
+    return shown(await app_of(request).people.remove_occasion(person_id, kind))
+
+
+def without(person: Person, kind: str) -> list[Occasion]:
+    return [occasion for occasion in person.occasions if occasion.kind != kind]
+
+
+def with_fields(person: Person, **changes: Any) -> Person:
+    """Return the person with some fields changed, all of them checked."""
+    return person_of({**{name: getattr(person, name) for name in Person.model_fields}, **changes})
+
+
+@router.get(
+    "/people/{person_id:path}", response_model=PersonView, summary="Show a person", **PEOPLE, **needs(Scope.READ)
+)
+async def show_person(request: Request, person_id: PersonId) -> Response:
+    """Return a person. The ETag changes with each change."""
+    return shown(await app_of(request).people.get(person_id))
+
+
+@router.put(
+    "/people/{person_id:path}",
+    response_model=PersonView,
+    summary="Create or replace a person",
+    responses={201: {"model": PersonView, "description": "the person was created"}},
+    **PEOPLE,
+    **needs(Scope.OPERATE),
+)
+async def put_person(
+    request: Request,
+    person_id: PersonId,
+    body: PersonBody,
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Create or replace a person. Plans of occasions move in the same write."""
+    person = person_of({"id": person_id, **body.model_dump()})
+
+    def change(known: Person | None) -> Person:
+        check(known, if_match, if_none_match)
+        return person
+
+    _, became = await changed(app_of(request), person_id, change)
+    return shown(person, 201 if became is PersonChange.CREATED else 200)
+
+
+def check(known: Person | None, if_match: str | None, if_none_match: str | None = None) -> None:
+    """Raise Problem if the person is not the one that the caller has read."""
+    if expected(revision_of(known), if_match, if_none_match) == ABSENT and known is not None:
+        raise Problem("precondition_failed", f"there is already a person {known.id!r}")
+
+
+@router.patch(
+    "/people/{person_id:path}", response_model=PersonView, summary="Change a person", **PEOPLE, **needs(Scope.OPERATE)
+)
+async def patch_person(request: Request, person_id: PersonId, body: PersonPatch, if_match: IfMatch = None) -> Response:
+    """Change some fields of a person. Another time zone moves the plans of all occasions."""
+    given = body.model_dump(exclude_unset=True)
+
+    def change(known: Person | None) -> Person:
+        person = existing(person_id, known)
+        check(known, if_match)
+        return with_fields(person, **given)
+
+    return shown((await changed(app_of(request), person_id, change))[0])
+
+
+@router.delete("/people/{person_id:path}", status_code=204, summary="Delete a person", **PEOPLE, **needs(Scope.OPERATE))
+async def delete_person(
+    request: Request, person_id: PersonId, reason: Annotated[str, Query(max_length=2_000)] = ""
+) -> Response:
+    """Delete a person and their plans, and cancel their waiting jobs."""
+    await app_of(request).people.delete(person_id, reason=reason, actor=caller_of(request).actor)
+    return Response(status_code=204)
+
+
+# -- occasions ------------------------------------------------------------------------------------
+
+
+@router.get(
+    "/occasions", response_model=UpcomingList, summary="List coming occasions", **OCCASIONS, **needs(Scope.READ)
+)
+async def list_occasions(
+    request: Request,
+    ahead: Annotated[float, Query(ge=0, le=LONGEST, description="seconds from now")] = WEEK,
+    kind: Annotated[str | None, Query(max_length=50)] = None,
+    limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
+) -> Response:
+    """Return what will be sent to whom, soonest first, with what is overdue."""
+    found = await app_of(request).occasions.upcoming(timedelta(seconds=ahead), kind=kind, limit=limit)
+    return answer({"upcoming": upcoming_list(found)})
+
+
+def upcoming_list(found: Sequence[Upcoming]) -> list[dict[str, Any]]:
+    return [upcoming_data(upcoming) for upcoming in found]
+
+
+def upcoming_data(upcoming: Upcoming) -> dict[str, Any]:
+    return {
+        "person": upcoming.person,
+        "kind": upcoming.kind,
+        "on": upcoming.on.isoformat(),
+        "due": plain(upcoming.due),
+        "local": upcoming.local.isoformat(),
+        "tz": upcoming.tz,
+    }
+
+
+def entry_data(entry: OccasionEntry) -> dict[str, Any]:
+    return {**plain(entry), "kind": entry.kind, "on": entry.on.isoformat()}

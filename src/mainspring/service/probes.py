@@ -1,0 +1,141 @@
+"""`GET /health/scheduler` and `GET /queue/stats`, for monitoring that expects their names and thresholds.
+
+These routes have field names in camel case. The API's own overview is `GET /v1/stats`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from fastapi import Query
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mainspring.app import Mainspring
+from mainspring.job import Counts, Job, Status
+from mainspring.json_data import plain
+from mainspring.service.requests import Router, answer, app_of, needs
+from mainspring.service.tokens import Scope
+from mainspring.service.views import Moment, View
+from mainspring.stores.protocol import Stats
+
+router = Router()
+MAX_DEPTH = 1_000  # due jobs, exclusive; the same for the others
+MAX_DEAD = 50
+MAX_MINUTES = 60.0
+DAY = timedelta(days=1)
+
+
+class SchedulerStats(View):
+    queueDepth: int = Field(description="jobs that are due and could start now; jobs for later do not count")  # noqa: N815 - as the document names it
+    dlqSize: int = Field(description="dead letters")  # noqa: N815
+    jobsLast24h: int = Field(description="jobs that completed within 24 hours")  # noqa: N815
+    failureRate: float = Field(description="the share of attempts that failed within 24 hours, from 0 to 1")  # noqa: N815
+    oldestPendingMinutes: float = Field(description="how long the oldest due job has waited")  # noqa: N815
+
+
+class SchedulerHealth(View):
+    healthy: bool
+    stats: SchedulerStats
+
+
+class QueueNumbers(View):
+    pending: int = Field(description="jobs that wait, also for other jobs, signals or times")
+    processing: int
+    completed: int = Field(description="those that retention has not removed yet")
+    failed: int = Field(description="jobs that failed and wait for another attempt")
+    deadLetter: int  # noqa: N815
+
+
+class DeadLetterView(View):
+    id: str
+    queue: str
+    type: str = Field(description="the name of the task")
+    payload: Any
+    finalError: str  # noqa: N815
+    attempts: int
+    movedAt: Moment  # noqa: N815
+
+
+class QueueStats(View):
+    timestamp: Moment
+    queues: dict[str, QueueNumbers]
+    deadLetter: list[DeadLetterView] = Field(description="the newest dead letters")  # noqa: N815
+
+
+@router.get(
+    "/health/scheduler",
+    response_model=SchedulerHealth,
+    summary="Do jobs run on time?",
+    tags=["health"],
+    responses={503: {"model": SchedulerHealth, "description": "a threshold is reached"}},
+    **needs(Scope.READ),
+)
+async def scheduler_health(request: Request) -> Response:
+    """Answer 200 if fewer than 1,000 jobs are due, no due job has waited for an hour, and dead letters are below 50.
+
+    Otherwise answer 503 with the same fields.
+    """
+    stats = await scheduler_stats(app_of(request))
+    healthy = is_healthy(stats)
+    return answer({"healthy": healthy, "stats": stats}, 200 if healthy else 503)
+
+
+async def scheduler_stats(app: Mainspring) -> dict[str, Any]:
+    stats, now = await app.stats(), app.now()
+    day = (await app.numbers(since=DAY)).total
+    return {
+        "queueDepth": sum(stats.due.values()),
+        "dlqSize": sum(counts[Status.DEAD_LETTER] for counts in stats.queues),
+        "jobsLast24h": day.completed,
+        "failureRate": day.failure_rate,
+        "oldestPendingMinutes": minutes_waited(stats, now),
+    }
+
+
+def minutes_waited(stats: Stats, now: datetime) -> float:
+    oldest = min(stats.oldest_due.values(), default=now)
+    return round(max(0.0, (now - oldest).total_seconds() / 60), 3)
+
+
+def is_healthy(stats: dict[str, Any]) -> bool:
+    return bool(
+        stats["queueDepth"] < MAX_DEPTH and stats["dlqSize"] < MAX_DEAD and stats["oldestPendingMinutes"] < MAX_MINUTES
+    )
+
+
+@router.get("/queue/stats", response_model=QueueStats, summary="Show queues", tags=["queues"], **needs(Scope.READ))
+async def queue_stats(
+    request: Request, limit: Annotated[int, Query(ge=0, le=500, description="of the list of dead letters")] = 50
+) -> Response:
+    """Return the jobs of each queue by status, and the newest dead letters."""
+    app = app_of(request)
+    stats = await app.stats()
+    dead = (await app.jobs.find(app.jobs.dead(), sort="finished", limit=limit)).jobs if limit else []
+    queues = {counts.queue: numbers_of(counts) for counts in stats.queues}
+    return answer({"timestamp": plain(app.now()), "queues": queues, "deadLetter": [dead_data(job) for job in dead]})
+
+
+def numbers_of(counts: Counts) -> dict[str, int]:
+    return {
+        "pending": counts[Status.PENDING] + counts[Status.SUSPENDED],
+        "processing": counts[Status.RUNNING],
+        "completed": counts[Status.COMPLETED],
+        "failed": counts[Status.RETRYING],
+        "deadLetter": counts[Status.DEAD_LETTER],
+    }
+
+
+def dead_data(job: Job) -> dict[str, Any]:
+    error = job.reason if job.failure is None else f"{job.failure.type}: {job.failure.message}"
+    return {
+        "id": job.id,
+        "queue": job.queue,
+        "type": job.task,
+        "payload": plain(job.payload),
+        "finalError": error,
+        "attempts": job.attempts,
+        "movedAt": plain(job.finished_at),
+    }

@@ -1,0 +1,39 @@
+"""The routers of all resources but jobs, tasks, queues and tokens, in the order in which they are matched."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from mainspring.service import (
+    audit,
+    batches,
+    breakers,
+    bulk,
+    dead,
+    failures,
+    limits,
+    live_settings,
+    numbers,
+    people,
+    probes,
+    schedules,
+    signals,
+    users,
+)
+
+ROUTERS: tuple[APIRouter, ...] = (
+    dead.router,
+    failures.router,
+    bulk.router,
+    audit.router,
+    numbers.router,
+    schedules.router,
+    breakers.router,
+    batches.router,
+    signals.router,
+    limits.router,
+    live_settings.router,
+    people.router,
+    probes.router,
+    users.router,
+)

@@ -1,0 +1,244 @@
+"""What the routes of schedules take and answer."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StrictBool, StrictInt, StringConstraints
+
+from mainspring.features.schedules.firing import Became
+from mainspring.features.schedules.rules import Schedule
+from mainspring.features.schedules.rules.policies import MAX_CAUGHT_UP
+from mainspring.json_schedules import ScheduleState
+from mainspring.service.bodies import Body, Instant, Name, NewJobBody, Reasoned, RetryPolicy, Seconds, Target
+from mainspring.service.views import Moment, View
+
+Length = Annotated[str, StringConstraints(min_length=1, max_length=50)]
+LocalMoment = Annotated[str, Field(examples=["2027-03-01T09:00:00+01:00"], description="with the offset of its zone")]
+
+
+class MisfireBody(Body):
+    """What to do with times that were missed."""
+
+    mode: Literal["latest", "all", "skip"] = "latest"
+    grace: Length | None = Field(default=None, description="how late a time may still be fired: 15m, 2h, 1d")
+    max_fires: int = Field(strict=True, default=100, ge=1, le=MAX_CAUGHT_UP, description="of the mode `all`")
+
+
+class RuleBody(Body):
+    """When a schedule fires."""
+
+    rule: Annotated[str, StringConstraints(min_length=1, max_length=5_000)] | dict[str, Any] = Field(
+        description="text such as `30 2 * * *`, `every 90s` or `daily 09:00`, or the object that GET shows",
+        examples=["30 2 * * *"],
+    )
+    tz: Annotated[str, StringConstraints(max_length=100)] | None = Field(
+        default=None, description="an IANA time zone; default: UTC"
+    )
+    gap: Annotated[str, StringConstraints(max_length=50)] = Field(
+        default="shift", description="what to do with a local time that the clocks skip"
+    )
+    fold: Annotated[str, StringConstraints(max_length=50)] = Field(
+        default="first", description="which to use of a local time that comes twice"
+    )
+    misfire: MisfireBody = Field(default_factory=MisfireBody)
+    overlap: Literal["allow", "skip", "cancel_old"] = Field(
+        default="allow", description="what to do while the last run has not ended"
+    )
+    jitter: Length = Field(default="0s", description="each run starts up to this much later: 30s, 5m")
+    start: Annotated[str, StringConstraints(max_length=50)] | None = Field(
+        default=None, description="fire from this time on; a local time without an offset"
+    )
+    end: Annotated[str, StringConstraints(max_length=50)] | None = Field(
+        default=None, description="fire only before this time"
+    )
+
+    def schedule(self) -> Schedule:
+        """Return the schedule. Raise InvalidSchedule if a rule, time zone or policy is invalid."""
+        data = self.model_dump(include=set(RuleBody.model_fields), exclude_none=True)
+        return Schedule.from_data(data)
+
+
+class ScheduledJobBody(Body):
+    """The job that a schedule runs."""
+
+    task: Name
+    payload: Any = None
+    queue: Name | None = None
+    priority: Literal["urgent", "high", "normal", "low"] | None = None
+    timeout: Seconds | None = Field(default=None, gt=0, description="seconds that a run may take")
+    max_attempts: StrictInt | None = Field(default=None, ge=1, le=1_000)
+    retry: RetryPolicy | None = None
+    target: Target | None = None
+    tags: list[Name] | None = Field(default=None, max_length=50)
+    allow_unknown: StrictBool = False
+
+    def new_job(self) -> NewJobBody:
+        return NewJobBody.model_validate(self.model_dump(exclude_unset=True))
+
+
+class ScheduleBody(RuleBody, Reasoned):
+    """A whole schedule. What is left out gets its default."""
+
+    job: ScheduledJobBody
+
+
+class PauseBody(Reasoned):
+    until: Instant | None = Field(default=None, description="when it fires again; default: when it is resumed")
+
+
+class DiffBody(RuleBody):
+    """A proposed change of when a schedule fires."""
+
+    days: int = Field(strict=True, default=90, ge=1, le=3_660, description="how many days are compared")
+    limit: int = Field(strict=True, default=100, ge=1, le=1_000, description="how many changes are listed")
+
+
+class SimulateBody(Body):
+    ids: list[Name] = Field(default=[], max_length=500, description="only these schedules; default: all")
+    days: int = Field(strict=True, default=30, ge=1, le=3_660)
+    since: Instant | None = Field(default=None, description="where the simulation begins; default: now")
+
+
+class PreviewBody(RuleBody):
+    """A rule that is tried out. Nothing is saved."""
+
+    limit: int = Field(strict=True, default=10, ge=1, le=500)
+    since: Instant | None = Field(default=None, description="show times after this; default: now")
+    reader: Annotated[str, StringConstraints(max_length=100)] = Field(
+        default="UTC", description="also show the times in this time zone"
+    )
+
+
+# -- answers --------------------------------------------------------------------------------------
+
+
+class OccurrenceView(View):
+    nominal: str = Field(description="the local time that the rule names")
+    local: LocalMoment
+    utc: Moment
+    key: str
+
+
+class SchedulePauseView(View):
+    since: Moment
+    until: Moment | None
+
+
+class ScheduleView(View):
+    """A schedule."""
+
+    id: str
+    words: str = Field(description="when it fires, in words")
+    schedule: dict[str, Any] = Field(description="its rule, time zone and policies; `rule` can be put back as it is")
+    task: str
+    queue: str
+    args: Any
+    owner: str | None = Field(description="the package whose code declares it; null: made by hand")
+    disabled: str | None
+    paused: SchedulePauseView | None
+    since: Moment
+    next: OccurrenceView | None
+    decided: OccurrenceView | None = Field(description="the newest time that was fired or dropped")
+    fires: int
+    last_job: str | None
+    last_status: str | None = Field(description="of that job; null: there is none, or retention has removed it")
+    tzdata: str
+    state: ScheduleState
+    why: str | None = Field(description="why it does not fire")
+    revision: str = Field(description="changes with each change by people or code; the ETag has it too")
+
+
+class ScheduleList(View):
+    schedules: list[ScheduleView]
+    unreadable: dict[str, str] = Field(description="schedules that only a newer version can read, and why")
+
+
+class TimeView(View):
+    """A coming time. `local`, `utc` and `reader` are the same instant."""
+
+    local: LocalMoment
+    utc: Moment
+    reader: str
+    nominal: str
+    notes: list[str] = Field(description="clocks that change that day, a time that was moved or comes twice")
+
+
+class PreviewView(View):
+    words: str
+    tz: str
+    coming: list[TimeView]
+
+
+class EntryView(View):
+    """What became of one time, or of several in a row with the same outcome."""
+
+    became: Became
+    at: Moment
+    nominal: str
+    utc: Moment
+    key: str
+    reason: str
+    why: str
+    job_id: str | None
+    lateness: float
+    late: bool
+    coalesced: int
+    count: int
+    last: Moment | None
+    exact: bool
+    halted: bool
+
+
+class LedgerView(View):
+    entries: list[EntryView]
+    before: Moment | None = Field(description="pass it as `before` to get older entries; null: these were the last")
+
+
+class ChangeView(View):
+    kind: Literal["added", "removed", "moved"]
+    before: OccurrenceView | None
+    after: OccurrenceView | None
+
+
+class DiffView(View):
+    words: str = Field(description="when it would fire, in words")
+    days: int
+    added: int
+    removed: int
+    moved: int
+    changes: list[ChangeView] = Field(description="the first of them")
+
+
+class RemarkView(View):
+    day: date
+    remark: str
+
+
+class CourseView(View):
+    """What one schedule does in the simulated time."""
+
+    id: str
+    words: str
+    tz: str
+    state: ScheduleState
+    why: str | None
+    fires: int
+    first: Moment | None
+    last: Moment | None
+    skipped: dict[str, int] = Field(description="times that do not fire, by the reason")
+    remarks: list[RemarkView] = Field(description="days on which clocks change")
+    days: dict[str, int] = Field(description="fires per local day")
+
+
+class SimulationView(View):
+    start: datetime
+    end: datetime
+    schedules: list[CourseView]
+    days: dict[str, int] = Field(description="fires of all schedules per local day")
+
+
+class TriggeredView(View):
+    job_id: str
+    created: bool = Field(description="false: a live job with the same dedupe key was there, and this is its id")

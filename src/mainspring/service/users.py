@@ -1,0 +1,137 @@
+"""`/user`: people in the form of a user service with birthdays, in camel case.
+
+A user is a person (`/v1/people`) with an occasion of the kind `birthday`, which is sent at 9 in the user's morning.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mainspring.errors import InvalidPerson
+from mainspring.features.people.occasion import Occasion
+from mainspring.features.people.person import Person, person_of
+from mainspring.ids import new_id
+from mainspring.service.bodies import Body
+from mainspring.service.people import PersonId, Short, changed, existing, with_fields, without
+from mainspring.service.problems import Problem
+from mainspring.service.requests import Router, answer, app_of, caller_of, needs
+from mainspring.service.tokens import Scope
+from mainspring.service.views import View
+
+router = Router(prefix="/user", tags=["users"])
+BIRTHDAY = "birthday"
+NAMES = {"firstName": "first_name", "lastName": "last_name", "timezone": "tz", "email": "email"}
+
+
+Given = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Email = Annotated[str, StringConstraints(max_length=320)]
+
+
+class NewUserBody(Body):
+    """A new user."""
+
+    firstName: Given  # noqa: N815 - as the document names it
+    lastName: Short = ""  # noqa: N815
+    birthday: date | None = Field(default=None, examples=["1990-12-30"])
+    timezone: Given = Field(description="an IANA time zone", examples=["America/New_York"])
+    email: Email | None = None
+
+
+class UserBody(Body):
+    """Fields of a user to change. Those that are left out stay as they are."""
+
+    firstName: Given = ""  # noqa: N815
+    lastName: Short = ""  # noqa: N815
+    birthday: date | None = Field(default=None, description="null: nothing is sent any more")
+    timezone: Given = Field(default="", description="an IANA time zone")
+    email: Email | None = None
+
+
+class UserView(View):
+    """A user."""
+
+    id: str
+    firstName: str  # noqa: N815
+    lastName: str  # noqa: N815
+    birthday: str | None = Field(description="a date; without a year (12-30) if it is not known")
+    timezone: str
+    email: str | None
+
+
+def user_data(person: Person) -> dict[str, Any]:
+    birthday = person.occasion(BIRTHDAY)
+    told = {name: getattr(person, field) for name, field in NAMES.items()}
+    return {"id": person.id, **told, "birthday": None if birthday is None else birthday.date}
+
+
+def fields_of(given: dict[str, Any], known: Person | None = None) -> dict[str, Any]:
+    """Return what a body says about a user as fields of a person. The birthday keeps its other settings."""
+    fields = {NAMES[name]: value for name, value in given.items() if name in NAMES}
+    if BIRTHDAY in given:
+        fields["occasions"] = with_birthday(given[BIRTHDAY], known)
+    return fields
+
+
+def with_birthday(day: date | None, known: Person | None) -> list[Occasion]:
+    others = [] if known is None else without(known, BIRTHDAY)
+    before = None if known is None else known.occasion(BIRTHDAY)
+    if day is None:
+        return others
+    settings = {} if before is None else before.model_dump(exclude={"date"})
+    return [*others, Occasion.model_validate({"kind": BIRTHDAY, **settings, "date": day.isoformat()})]
+
+
+@router.post("", response_model=UserView, status_code=201, summary="Create a user", **needs(Scope.OPERATE))
+async def create_user(request: Request, body: NewUserBody) -> Response:
+    """Create a user. If the birthday is today and it is past 9 in the user's morning, the message is sent at once."""
+    user_id = new_id()
+    person = checked({"id": user_id, **fields_of(body.model_dump())})
+    await changed(app_of(request), user_id, lambda _known: person)
+    return answer(user_data(person), 201, {"location": f"/user/{user_id}"})
+
+
+@router.get("/{user_id}", response_model=UserView, summary="Show a user", **needs(Scope.READ))
+async def show_user(request: Request, user_id: PersonId) -> Response:
+    return answer(user_data(await app_of(request).people.get(user_id)))
+
+
+@router.put("/{user_id}", response_model=UserView, summary="Change a user", **needs(Scope.OPERATE))
+async def change_user(request: Request, user_id: PersonId, body: UserBody) -> Response:
+    """Change the given fields of a user. Another time zone or birthday moves the planned message."""
+    given = body.model_dump(exclude_unset=True)
+
+    def change(known: Person | None) -> Person:
+        person = existing(user_id, known)
+        return with_fields(person, **fields_of(given, person))
+
+    try:
+        return answer(user_data((await changed(app_of(request), user_id, change))[0]))
+    except InvalidPerson as error:
+        raise renamed(error) from None
+
+
+@router.delete("/{user_id}", status_code=204, summary="Delete a user", **needs(Scope.OPERATE))
+async def delete_user(request: Request, user_id: PersonId) -> Response:
+    """Delete a user. Nothing is sent any more."""
+    await app_of(request).people.delete(user_id, actor=caller_of(request).actor)
+    return Response(status_code=204)
+
+
+def checked(data: dict[str, Any]) -> Person:
+    try:
+        return person_of(data)
+    except InvalidPerson as error:
+        raise renamed(error) from None
+
+
+def renamed(error: InvalidPerson) -> Problem:
+    """Return what is wrong with a user, by the names of these routes."""
+    names = {field: name for name, field in NAMES.items()}
+    lines = [(names.get(field, BIRTHDAY), why) for field, why in error.problems]
+    errors = [{"pointer": f"/{name}", "code": "invalid", "detail": why} for name, why in lines]
+    return Problem("invalid_request", "; ".join(f"{name}: {why}" for name, why in lines), errors)

@@ -1,0 +1,112 @@
+"""A client of the real service. It checks that each answer has the shape that the OpenAPI document promises."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import aiohttp
+import uvicorn
+from pydantic import TypeAdapter
+from starlette.routing import BaseRoute, Match
+
+from mainspring import Mainspring
+from mainspring.service import ServiceSettings, Tokens, make_service
+from mainspring.service.application import make_api
+from mainspring.stores.sqlite import MemoryStore
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]  # case does not matter
+    text: str
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.text)
+
+
+class Client:
+    """Sends requests to one service."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def send(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self._session.request(method, path, json=body, headers=named) as response:
+            found = Answer(response.status, response.headers, await response.text())
+        self._check(method, path.partition("?")[0], found)
+        return found
+
+    async def get(self, path: str, **headers: str) -> Any:
+        found = await self.send("GET", path, **headers)
+        assert found.status == 200, found.text
+        return found.data
+
+    async def post(self, path: str, body: Any = None, *, status: int = 200) -> Any:
+        found = await self.send("POST", path, body)
+        assert found.status == status, found.text
+        return found.data
+
+    async def problem(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, str]:
+        """Return the status and the code of an error."""
+        found = await self.send(method, path, body, **headers)
+        assert found.headers["Content-Type"] == "application/problem+json", found.text
+        assert found.data["status"] == found.status
+        return found.status, found.data["code"]
+
+    def _check(self, method: str, path: str, found: Answer) -> None:
+        model = self._model(method, path, found.status)
+        if model is None or found.headers.get("Content-Type") != "application/json":
+            return
+        told = TypeAdapter(model).dump_python(TypeAdapter(model).validate_json(found.text), mode="json")
+        assert shape(found.data) == shape(told), f"{method} {path} answers other fields than its model"
+
+    def _model(self, method: str, path: str, status: int) -> Any:
+        scope = {"type": "http", "method": method, "path": path, "root_path": ""}
+        route: Any = next((each for each in routes() if each.matches(scope)[0] is Match.FULL), None)
+        if status >= 400 and not path.startswith("/health"):
+            return None
+        special = getattr(route, "responses", {}).get(status, {}).get("model")
+        return special or getattr(route, "response_model", None)
+
+
+@cache
+def routes() -> list[BaseRoute]:
+    """Return the routes of the API. To make them takes long."""
+    app = Mainspring(MemoryStore())
+    return make_api(app, Tokens(app.store), ServiceSettings()).routes
+
+
+def shape(data: Any) -> Any:
+    """Return the names of the fields in JSON data."""
+    if isinstance(data, dict):
+        return {name: shape(value) for name, value in data.items()}
+    if isinstance(data, list):
+        return [shape(value) for value in data]
+    return None
+
+
+@asynccontextmanager
+async def serving(app: Mainspring, settings: ServiceSettings | None = None) -> AsyncIterator[Client]:
+    """Serve an application on a free port of this machine."""
+    service = make_service(app, settings or ServiceSettings())
+    server = uvicorn.Server(uvicorn.Config(service, port=0, log_level="warning", lifespan="off"))
+    task = asyncio.create_task(server.serve())
+    try:
+        while not server.started:
+            await asyncio.sleep(0.005)
+            assert not task.done()
+        port = server.servers[0].sockets[0].getsockname()[1]
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+            yield Client(session)
+    finally:
+        server.should_exit = True
+        await task

@@ -1,0 +1,104 @@
+"""Bulk actions over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mainspring import Mainspring
+from mainspring.testing.clock import ManualClock
+from tests.service.resources.client import Client
+
+ALL = {"task": ["greet"]}
+
+
+@pytest.fixture
+async def jobs(app: Mainspring, clock: ManualClock) -> list[str]:
+    task = app.tasks["greet"].using(delay=3600)
+    handles = await task.enqueue_many([{"name": str(number)} for number in range(40)])
+    clock.advance(1)
+    return [handle.id for handle in handles]
+
+
+async def step(app: Mainspring) -> None:
+    """Let a worker do all steps that are due."""
+    await app.runtime.timers.run_due()
+
+
+async def test_a_bulk_action_is_started_and_followed(app: Mainspring, client: Client, jobs: list[str]) -> None:
+    body = {"action": "cancel", "filter": {**ALL, "status": ["pending"]}, "expect": 40, "reason": "storm"}
+    answer = await client.send("POST", "/v1/bulk", body)
+    assert (answer.status, answer.data["state"], answer.data["progress"]) == (202, "running", 0)
+    assert answer.data["filter"]["tasks"] == ["greet"]
+    await step(app)
+    done = await client.get(answer.headers["Location"])
+    assert (done["state"], done["changed"], done["progress"], done["actor"]) == ("done", 40, 1, "local")
+    found = await client.get(f"/v1/jobs?operation={done['id']}&limit=100")
+    assert {job["id"] for job in found["jobs"]} == set(jobs)
+    assert {job["status"] for job in found["jobs"]} == {"cancelled"}
+
+
+async def test_a_dry_run_only_counts(client: Client, jobs: list[str]) -> None:
+    planned = await client.post("/v1/bulk", {"action": "delete", "filter": {}, "dry_run": True})
+    assert (planned["state"], planned["total"]) == ("planned", 40)
+    assert (await client.get("/v1/bulk"))["actions"] == []
+
+
+async def test_a_number_that_moved_is_refused(client: Client, jobs: list[str]) -> None:
+    for expect, status in ((39, 202), (42, 202), (38, 409), (43, 409)):
+        answer = await client.send("POST", "/v1/bulk", {"action": "cancel", "filter": ALL, "expect": expect})
+        assert answer.status == status
+        assert status == 202 or answer.data["code"] == "count_moved"
+
+
+async def test_a_canary_waits_until_it_is_continued(app: Mainspring, client: Client, jobs: list[str]) -> None:
+    body = {"action": "cancel", "filter": ALL, "canary": 3, "pace": 1000}
+    bulk = await client.post("/v1/bulk", body, status=202)
+    path = f"/v1/bulk/{bulk['id']}"
+    assert await client.problem("POST", f"{path}:continue") == (409, "illegal_move")
+    await step(app)
+    waiting = await client.get(path)
+    assert (waiting["state"], waiting["changed"]) == ("waiting", 3)
+    assert (await client.post(f"{path}:continue", {"reason": "looks good"}))["state"] == "running"
+    await step(app)
+    assert (await client.get(path))["changed"] == 40
+
+
+async def test_a_bulk_action_is_cancelled(app: Mainspring, client: Client, jobs: list[str]) -> None:
+    bulk = await client.post("/v1/bulk", {"action": "cancel", "filter": ALL, "canary": 5}, status=202)
+    await step(app)
+    cancelled = await client.post(f"/v1/bulk/{bulk['id']}:cancel", {"reason": "no"})
+    assert (cancelled["state"], cancelled["changed"]) == ("cancelled", 5)
+    assert await client.problem("POST", f"/v1/bulk/{bulk['id']}:cancel") == (409, "illegal_move")
+
+
+async def test_bulk_actions_are_listed_newest_first(client: Client, jobs: list[str]) -> None:
+    started = [await client.post("/v1/bulk", {"action": "cancel", "filter": ALL}, status=202) for _ in range(3)]
+    first = await client.get("/v1/bulk?limit=2")
+    second = await client.get(f"/v1/bulk?limit=2&cursor={first['cursor']}")
+    listed = [each["id"] for page in (first, second) for each in page["actions"]]
+    assert listed == [each["id"] for each in reversed(started)]
+    assert second["cursor"] is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"action": "cancel", "filter": {}},
+        {"action": "edit", "filter": ALL},
+        {"action": "cancel"},
+        {"action": "cancel", "filter": {"colour": "red"}},
+        {"action": "cancel", "filter": ALL, "pace": 0},
+        {"action": "cancel", "filter": ALL, "canary": 0},
+        {"action": "cancel", "filter": ALL, "expect": -1},
+        {"action": "cancel", "filter": {"payload": ["guest"]}},
+    ],
+)
+async def test_a_wrong_body_is_refused(client: Client, body: Any) -> None:
+    assert await client.problem("POST", "/v1/bulk", body) == (422, "invalid_request")
+
+
+@pytest.mark.parametrize("action", ["", ":cancel", ":continue"])
+async def test_an_unknown_bulk_action_is_not_found(client: Client, action: str) -> None:
+    assert await client.problem("POST" if action else "GET", f"/v1/bulk/nothing{action}") == (404, "not_found")
