@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 
 from mainspring.errors import ChangesLost, StoreUnavailable
 from mainspring.log import get_log
@@ -32,6 +32,8 @@ class ChangeStream:
         self._services = services
         self._where = where
         self._place: Cursor | Change | None = None if after is None else Cursor.parse(after)
+        self._news: asyncio.Event | None = None  # while it is followed
+        self.reads = 0  # that have begun
 
     @property
     def cursor(self) -> str | None:
@@ -60,7 +62,21 @@ class ChangeStream:
         return self._place.place if isinstance(self._place, Change) else self._place
 
     async def _follow(self) -> AsyncGenerator[Change]:
-        news = asyncio.Event()
+        before = await self._begin()
+        async with aclosing(self.pages()) as pages:
+            async for page in pages:
+                for change in page.changes(self._where, before):
+                    self._place = change
+                    yield change
+                self._place = before = page.cursor
+
+    async def pages(self) -> AsyncGenerator[ChangePage]:
+        """Yield each page of the feed as it is read, also if it is empty. The filter is not applied to it.
+
+        Close the generator at its end. The first page may begin with changes before `cursor`: pass the cursor to
+        `ChangePage.changes` as `skip`.
+        """
+        self._news = news = asyncio.Event()
         await self._begin()
         async with self._services.store.watching(news.set):
             while True:
@@ -68,14 +84,18 @@ class ChangeStream:
                 page = await self._read()
                 if page is None:
                     continue
-                for change in page.changes(self._where, await self._begin()):
-                    self._place = change
-                    yield change
+                yield page
                 self._place = page.cursor
                 await self._wait(page, news)
 
+    def look(self) -> None:
+        """Read the feed soon, even if the store does not say that it has grown. Only for the event loop of `pages`."""
+        if self._news is not None:
+            self._news.set()
+
     async def _read(self) -> ChangePage | None:
         """Return the next page; None if the store is away for now."""
+        self.reads += 1
         try:
             starts = self._where.asks_for_starts
             page = await self._services.store.changes(self.cursor, limit=PAGE, starts=starts)

@@ -1,4 +1,4 @@
-"""`make run`: a worker on an SQLite file that enqueues and runs demo jobs and shows the events, until Ctrl-C."""
+"""`make run`: the service on an SQLite file. It enqueues and runs demo jobs and shows the events, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections import Counter
 from datetime import datetime
 
 from mainspring import Context, Discard, Mainspring, Retry
+from mainspring.errors import ConfigurationError
 from mainspring.events import (
     Event,
     JobCompleted,
@@ -22,16 +23,20 @@ from mainspring.events import (
     JobRetrying,
     JobStarted,
 )
+from mainspring.service import ServiceSettings
+from mainspring.service.program import Service
 from mainspring.worker import Worker
 
 STORE = "sqlite:///demo.db"
-GREETING = f"""\
-Mainspring is running jobs on {STORE.removeprefix("sqlite:///")}. Ctrl-C stops it; jobs in progress finish first.
+GREETING = """\
+Mainspring serves {url} and runs jobs on {file}. Ctrl-C stops it; jobs in progress finish first.
 Look at it from another terminal:
 
-    .venv/bin/mainspring stats --store {STORE} --watch
-    .venv/bin/mainspring jobs list --store {STORE}
-    .venv/bin/mainspring dead list --store {STORE}
+    curl -s {url}/v1/jobs -d '{{"task": "welcome", "payload": {{"guest": "you"}}}}'
+    curl -s {url}/v1/queues
+    curl -sN {url}/v1/events
+    .venv/bin/mainspring stats --store {store} --watch
+    .venv/bin/mainspring dead list --store {store}
 """
 
 app = Mainspring(STORE)
@@ -135,14 +140,16 @@ class Screen:
 
 
 async def main() -> None:
-    sys.stdout.write(f"{GREETING}\n")
     screen = Screen()
     app.on(Event)(screen.show)
-    worker = Worker(app, queues={"payments": 3, "mail": 2, "media": 1, "imports": 1}, grace=5)
-    serving = asyncio.create_task(worker.serve())
+    worker = Worker(app, queues={"payments": 3, "mail": 2, "media": 1, "imports": 1, "default": 1}, grace=5)
+    service = Service(app, ServiceSettings(), worker)
+    file = STORE.removeprefix("sqlite:///")
+    sys.stdout.write(f"{GREETING.format(url=service.url, file=file, store=STORE)}\n")
+    serving = asyncio.create_task(service.serve())
     producing = asyncio.create_task(produce())
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, worker.stop)
+        asyncio.get_running_loop().add_signal_handler(number, service.stop)
     await serving
     producing.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -155,4 +162,7 @@ if __name__ == "__main__":
     import logging
 
     logging.basicConfig(level=logging.CRITICAL)  # the screen shows it all
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    except ConfigurationError as error:  # the port is in use
+        sys.exit(f"{error}, such as PORT=8341 make run")

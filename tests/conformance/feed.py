@@ -66,6 +66,18 @@ class Reader:
             if not page.more and not page.entries:
                 return found
 
+    async def read_until(self, end: str) -> list[Change]:
+        """Return the changes up to another reader's place, which is this one's afterwards."""
+        found: list[Change] = []
+        while True:
+            page = await self.store.changes(self.cursor, limit=self.page, until=end)
+            assert not page.reset
+            found += page.changes(EVERY_CHANGE, Cursor.parse(self.cursor))
+            self.cursor = str(page.cursor)
+            if not page.more:
+                self.cursor = end
+                return found
+
     async def one(self, kind: ChangeKind) -> Change:
         (change,) = await self.read(ChangeFilter(kinds=(kind,)))
         return change
@@ -635,6 +647,18 @@ class CursorTests(FeedScenario):
     async def test_garbage_is_not_a_cursor(self, store: Store, text: str) -> None:
         with pytest.raises(ConfigurationError, match="is not a cursor"):
             await store.changes(text)
+
+    @pytest.mark.parametrize("page", [1, 3, 500])
+    async def test_a_reader_ends_exactly_where_another_one_is(self, store: Store, reader: Reader, page: int) -> None:
+        late = Reader(store, reader.cursor, page)
+        first = [*await put_many(store, 3), await put(store, queue="mail"), *await put_many(store, 2)]
+        assert len(await reader.read()) == len(first)
+        then = [await put(store), *await put_many(store, 3)]
+        assert [change.job_id for change in await late.read_until(reader.cursor)] == first
+        assert await late.read_until(reader.cursor) == []
+        rest = await late.read()
+        assert [change.job_id for change in rest] == then
+        assert ids(await reader.read()) == ids(rest)
 
     async def test_a_cursor_of_another_feed_is_reset(self, store: Store) -> None:
         await put(store)

@@ -11,9 +11,12 @@ from typing import Any
 
 import aiohttp
 import uvicorn
+from fastapi import FastAPI
 
 from mainspring import Mainspring
-from mainspring.service import ServiceSettings, make_service
+from mainspring.service import ServiceSettings, Tokens, make_service
+from mainspring.service.application import make_api
+from mainspring.service.live import Live
 
 SOON = 10.0  # seconds; only a failing test waits this long
 
@@ -57,11 +60,24 @@ class Client:
         async with self.session.request(method, f"{self.url}{path}", data=raw, headers=sent) as response:
             return Answer(response.status, await response.text(), {k.lower(): v for k, v in response.headers.items()})
 
+    async def status(self, method: str, path: str, body: bytes) -> int:
+        """Send, and do not wait for the end of the answer, which may be a stream."""
+        headers = {} if self.token is None else {"authorization": f"Bearer {self.token}"}
+        async with self.session.request(method, f"{self.url}{path}", data=body, headers=headers) as response:
+            response.close()
+            return response.status
+
     async def get(self, path: str, **headers: str) -> Answer:
         return await self.send("GET", path, **headers)
 
     async def post(self, path: str, body: Any = None, **headers: str) -> Answer:
         return await self.send("POST", path, {} if body is None else body, **headers)
+
+
+def api_of(app: Mainspring) -> FastAPI:
+    """The API without its guard."""
+    tokens = Tokens(app.store)
+    return make_api(app, tokens, ServiceSettings(), Live(app, tokens))
 
 
 @asynccontextmanager

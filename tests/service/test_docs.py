@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from mainspring import Mainspring
-from mainspring.service import ServiceSettings, Tokens
-from mainspring.service.application import make_api
+from mainspring.service import ServiceSettings
 from mainspring.service.problems import KINDS
+from tests.service.serving import api_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "service.md").read_text("utf-8")
@@ -27,7 +27,7 @@ def test_every_setting_is_listed() -> None:
 
 def test_every_path_is_mentioned() -> None:
     app = Mainspring("memory://")
-    paths = make_api(app, Tokens(app.store), ServiceSettings()).openapi()["paths"]
+    paths = api_of(app).openapi()["paths"]
     ends = {path: re.sub(r"\{[^}]+\}", "", path).rpartition("/")[2].rpartition(":")[2] for path in paths}
     missing = [path for path, end in ends.items() if end and end not in PAGES]
     assert missing == []

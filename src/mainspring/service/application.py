@@ -9,13 +9,25 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 
 from mainspring.app import Mainspring
 from mainspring.errors import MainspringError
 from mainspring.log import get_log
-from mainspring.service import enqueue, health, jobs, leases, openapi, orders, system, token_routes
+from mainspring.service import (
+    enqueue,
+    event_socket,
+    event_stream,
+    health,
+    jobs,
+    leases,
+    openapi,
+    orders,
+    system,
+    token_routes,
+)
 from mainspring.service.guard import App, Guard
+from mainspring.service.live import Live
 from mainspring.service.problems import Problem, problem_of
 from mainspring.service.requests import of_lines
 from mainspring.service.resources import ROUTERS
@@ -27,31 +39,36 @@ METHOD_NOT_ALLOWED = 405
 CODES = {404: "not_found", METHOD_NOT_ALLOWED: "method_not_allowed"}
 
 
-def make_service(app: Mainspring, settings: ServiceSettings | None = None) -> App:
+def make_service(app: Mainspring, settings: ServiceSettings | None = None, live: Live | None = None) -> App:
     """Return the HTTP API of an application, for any ASGI server.
 
     To mount it: `your_app.mount("/jobs", make_service(app))`. Open and close the application yourself then.
+    To end the streams of events before the server stops, make `live` yourself, and close it.
     """
     settings = settings or ServiceSettings()
     tokens = Tokens(app.store)
-    return Guard(make_api(app, tokens, settings), settings, tokens)
+    live = Live(app, tokens) if live is None else live
+    return Guard(make_api(app, tokens, settings, live), settings, tokens)
 
 
-def make_api(app: Mainspring, tokens: Tokens, settings: ServiceSettings) -> FastAPI:
+def make_api(app: Mainspring, tokens: Tokens, settings: ServiceSettings, live: Live) -> FastAPI:
     api = FastAPI(
         title="Mainspring", version=openapi.version(), docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json"
     )
     api.state.mainspring = app
     api.state.tokens = tokens
     api.state.settings = settings
+    api.state.live = live
     api.router.routes[:0] = [
         Route("/v1/jobs", enqueue.enqueue, methods=["POST"]),
         Route("/v1/jobs:bulk", enqueue.enqueue_bulk, methods=["POST"]),
         Route("/v1/leases", leases.claim, methods=["POST"]),
         Route("/v1/leases:report", leases.report, methods=["POST"]),
         Route("/v1/leases:leave", leases.leave, methods=["POST"]),
+        WebSocketRoute("/v1/events/ws", event_socket.follow_by_socket),
     ]
-    for router in (jobs.router, system.router, orders.router, token_routes.router, health.router, *ROUTERS):
+    own = (event_stream.router, jobs.router, system.router, orders.router, token_routes.router, health.router)
+    for router in (*own, *ROUTERS):
         api.include_router(router)
     api.add_exception_handler(Problem, on_problem)
     api.add_exception_handler(Exception, on_crash)

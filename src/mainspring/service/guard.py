@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.requests import ClientDisconnect
 
@@ -66,6 +67,9 @@ class Guard:
         self._tokens = tokens
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._open_socket(Socket(scope, receive, send))
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -89,7 +93,23 @@ class Guard:
         finally:
             request.log()
 
-    def _check_host(self, request: Request) -> None:
+    async def _open_socket(self, socket: Socket) -> None:
+        """Open a WebSocket. Browsers cannot send a token in a header: their first message has it (event_socket.py)."""
+        try:
+            self._check_host(socket)
+            socket.check_origin()
+            socket.scope["state"]["caller"] = await self._caller_of_socket(socket)
+            await self._app(socket.scope, socket.receive, socket.send)
+        except Problem as problem:
+            await socket.refuse(problem)
+
+    async def _caller_of_socket(self, socket: Socket) -> Caller | None:
+        """Return None if the first message must have a token."""
+        if self._settings.needs_tokens and not socket.header(b"authorization"):
+            return None
+        return await self._caller(socket)
+
+    def _check_host(self, request: Connection) -> None:
         """Refuse other names than ours: a page of another site could point its name at this address."""
         host = request.header(b"host").lower()
         name = host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.partition(":")[0]
@@ -97,7 +117,7 @@ class Guard:
             msg = f"the Host header names {host!r}; add it to `allowed_hosts` if the service has this name"
             raise Problem("host_not_allowed", msg)
 
-    async def _caller(self, request: Request) -> Caller:
+    async def _caller(self, request: Connection) -> Caller:
         kind, _, text = request.header(b"authorization").partition(" ")
         if not kind:
             if self._settings.needs_tokens and request.path not in OPEN_PATHS:
@@ -109,18 +129,53 @@ class Guard:
         return Caller(token)
 
 
-class Request:
+class Connection:
+    """What a request and a WebSocket have in common."""
+
+    def __init__(self, scope: MutableMapping[str, Any]) -> None:
+        self.id = secrets.token_hex(8)
+        self.path: str = scope["path"]
+        self._scope = scope
+        scope.setdefault("state", {})["request_id"] = self.id
+
+    def header(self, name: bytes) -> str:
+        return next((value.decode("latin-1") for key, value in self._scope["headers"] if key == name), "")
+
+
+class Socket(Connection):
+    """A WebSocket that a client asks for."""
+
+    def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        super().__init__(scope)
+        self.scope, self.receive, self.send = scope, receive, send
+
+    def check_origin(self) -> None:
+        """Refuse pages of other sites: browsers let any page open a WebSocket to any address, also to this machine."""
+        origin = self.header(b"origin")
+        if origin and urlsplit(origin).netloc.lower() != self.header(b"host").lower():
+            raise Problem("forbidden", f"a page of {origin!r} may not open a WebSocket here")
+
+    async def refuse(self, problem: Problem) -> None:
+        """Answer before the WebSocket is open."""
+        if "websocket.http.response" not in self.scope.get("extensions", {}):
+            await self.send({"type": "websocket.close", "code": 1008, "reason": problem.code})
+            return
+        headers = [(name.encode(), value.encode()) for name, value in problem.headers().items()]
+        start = {"type": "websocket.http.response.start", "status": problem.kind.status}
+        await self.send({**start, "headers": [*headers, *SECURITY_HEADERS]})
+        await self.send({"type": "websocket.http.response.body", "body": problem.body(self.id)})
+
+
+class Request(Connection):
     """One request on its way."""
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        self.id = secrets.token_hex(8)
-        self.path: str = scope["path"]
+        super().__init__(scope)
         self.max_body = 0
-        self._scope, self._receive, self._send = scope, receive, send
+        self._receive, self._send = receive, send
         self._read = 0
         self._status = 0
         self._began = time.monotonic()
-        scope.setdefault("state", {})["request_id"] = self.id
 
     @property
     def caller(self) -> Caller:
@@ -130,9 +185,6 @@ class Request:
     @caller.setter
     def caller(self, caller: Caller) -> None:
         self._scope["state"]["caller"] = caller
-
-    def header(self, name: bytes) -> str:
-        return next((value.decode("latin-1") for key, value in self._scope["headers"] if key == name), "")
 
     def check_text(self) -> None:
         """Refuse NUL in the URL. No name has it, and PostgreSQL fails on it."""

@@ -63,6 +63,7 @@ KINDS: Mapping[str, Kind] = {
     "invalid_payload": Kind(422, "The payload does not fit the task's schema."),
     "unknown_task": Kind(422, "No worker has published a task of this name."),
     "idempotency_key_reused": Kind(422, "The idempotency key was used with another request."),
+    "too_many_streams": Kind(429, "The token has too many open streams.", retry_after=30),
     "internal_error": Kind(500, "The service failed. The log has the cause, under the request id."),
     "system_halted": Kind(503, "A halt rejects new jobs.", retry_after=30),
     "store_unavailable": Kind(503, "The store does not answer.", retry_after=5),

@@ -15,7 +15,9 @@ from mainspring.errors import ConfigurationError
 from mainspring.log import get_log
 from mainspring.runtime import Runtime
 from mainspring.service.application import make_service
+from mainspring.service.live import Live
 from mainspring.service.settings import ServiceSettings
+from mainspring.service.tokens import Tokens
 from mainspring.worker import Worker, WorkerSettings
 from mainspring.worker.program import Program
 
@@ -37,13 +39,15 @@ class Server(uvicorn.Server):
 class Service:
     """The API and, unless it is left out, a worker. `worker.program.Program` runs it."""
 
-    def __init__(self, app: Mainspring, settings: ServiceSettings) -> None:
+    def __init__(self, app: Mainspring, settings: ServiceSettings, worker: Worker | None = None) -> None:
         self._app = app
-        self._settings = settings
-        self._worker = Worker(app, WorkerSettings(schedules=settings.schedules)) if settings.worker else None
+        if worker is None and settings.worker:
+            worker = Worker(app, WorkerSettings(schedules=settings.schedules))
+        self._worker = worker
         self._socket = listen(settings.host, settings.port)
+        self._live = Live(app, Tokens(app.store))
         config = uvicorn.Config(
-            make_service(app, settings),
+            make_service(app, settings, self._live),
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -56,6 +60,7 @@ class Service:
         )
         self._server = Server(config)
         self._stopped = False
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def id(self) -> str:
@@ -88,6 +93,7 @@ class Service:
         self._server.should_exit = self._stopped = True
         if self._worker is not None:
             self._worker.stop()
+        self._closing = asyncio.get_running_loop().create_task(self._live.close())  # streams would hold up the end
 
     async def serve(self) -> None:
         await self._app.store.open()

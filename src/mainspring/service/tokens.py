@@ -153,9 +153,16 @@ class Tokens:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[known] = time.monotonic(), token
-        if token is None or (token.expires_at is not None and to_millis(token.expires_at) <= self._store.clock.now()):
-            return None
-        return token
+        return None if token is None or self._has_expired(token) else token
+
+    async def current(self, token_ids: Iterable[str]) -> dict[str, Token]:
+        """Return those of these tokens that are valid now, as the store knows them."""
+        documents = await self._store.documents([key_of(token_id) for token_id in token_ids])
+        tokens = map(from_data, documents)
+        return {token.id: token for token in tokens if not self._has_expired(token)}
+
+    def _has_expired(self, token: Token) -> bool:
+        return token.expires_at is not None and to_millis(token.expires_at) <= self._store.clock.now()
 
     async def _read(self, token_id: str, secret: str) -> Token | None:
         documents = await self._store.documents([key_of(token_id)])

@@ -14,7 +14,7 @@ import base64
 import binascii
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -138,6 +138,13 @@ class Change:
         is_last = self._index >= len(self._entry.jobs) - 1
         jobs = None if is_last else self._index + 1
         return Cursor(self._source.life, self._entry.number, jobs, self._source.mark)
+
+    @property
+    def entry_number(self) -> int:
+        return self._entry.number
+
+    def matches(self, where: ChangeFilter) -> bool:
+        return where.wants(self._entry) and where.wants_job(self._job)
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in FIELDS}
@@ -294,10 +301,22 @@ class Cursor(NamedTuple):
     def parse(cls, text: str) -> Cursor:
         try:
             life, number, jobs, mark = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-            return cls(str(life), int(number), None if jobs is None else int(jobs), str(mark))
-        except (ValueError, TypeError, binascii.Error, RecursionError) as error:
+            return cls(str(life), place_of(number), None if jobs is None else place_of(jobs), str(mark))
+        except (ValueError, TypeError, OverflowError, binascii.Error, RecursionError) as error:
             msg = f"{text!r} is not a cursor of a change feed; pass the `cursor` of a change, or of a stream of changes"
             raise ConfigurationError(msg) from error
+
+
+def place_of(value: Any) -> int:
+    """Return a number of a cursor, which may be forged. Raises ValueError if no feed can have it."""
+    if not 0 <= (number := int(value)) < 2**63:
+        msg = f"{number} is not a place in a feed"
+        raise ValueError(msg)
+    return number
+
+
+def parse_cursor(text: str | None) -> Cursor | None:
+    return None if text is None else Cursor.parse(text)
 
 
 @dataclass(slots=True)
@@ -316,6 +335,14 @@ class ChangePage:
             if where.wants(entry):
                 done = 0 if skip is None or skip.number != entry.number else skip.jobs or 0
                 yield from self._of(entry, where, done)
+
+    def up_to(self, end: Cursor) -> ChangePage:
+        """Return the page without entries after this cursor. Numbers must be in the order of the entries."""
+        if self.reset or self.cursor.number < end.number:
+            return self
+        return replace(
+            self, entries=[entry for entry in self.entries if entry.number <= end.number], cursor=end, more=False
+        )
 
     def _of(self, entry: Entry, where: ChangeFilter, done: int) -> Iterator[Change]:
         source = Source(self.cursor.life, self.marks.get(entry.number, self.cursor.mark), to_datetime(entry.at))

@@ -598,7 +598,9 @@ class Store(Protocol):
     async def attempts(self, job_id: str) -> list[Attempt]: ...
     async def timeline(self, job_id: str) -> list[TimelineEntry]: ...
     async def stats(self) -> Stats: ...
-    async def changes(self, after: str | None = None, *, limit: int = 500, starts: bool = False) -> ChangePage:
+    async def changes(
+        self, after: str | None = None, *, limit: int = 500, starts: bool = False, until: str | None = None
+    ) -> ChangePage:
         """Return up to `limit` entries of the change feed after a cursor, see feed.py.
 
         Without a cursor, return no entries and the cursor of now. If the cursor is of another feed, or so old that
@@ -608,6 +610,9 @@ class Store(Protocol):
 
         Claims are in the feed only on request. With `starts`, they are recorded from before the page is read until at
         least RETENTION later, whichever process claims. Otherwise claims are only counted, for the numbers over time.
+
+        `until` is the cursor of a page without `more`, which was read after the page that ended at `after`. Then the
+        last page ends exactly where that one ended: two readers with different histories are at the same place.
         """
 
     async def numbers(self, query: NumbersQuery) -> list[Figure]:

@@ -16,9 +16,9 @@ from pydantic import TypeAdapter
 from starlette.routing import BaseRoute, Match
 
 from mainspring import Mainspring
-from mainspring.service import ServiceSettings, Tokens, make_service
-from mainspring.service.application import make_api
+from mainspring.service import ServiceSettings, make_service
 from mainspring.stores.sqlite import MemoryStore
+from tests.service.serving import api_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Client:
 def routes() -> list[BaseRoute]:
     """Return the routes of the API. To make them takes long."""
     app = Mainspring(MemoryStore())
-    return make_api(app, Tokens(app.store), ServiceSettings()).routes
+    return api_of(app).routes
 
 
 def shape(data: Any) -> Any:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from mainspring import Mainspring
-from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.protocol import Store
-from mainspring.stores.sqlite import MemoryStore, SqliteStore
+from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing.clock import ManualClock
-from tests.postgres import dsn, fresh_schema
+from tests.postgres import RecycledStore
 from tests.service.resources.client import Client, serving
 
-KINDS = ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
+KINDS = ["memory", pytest.param("postgres", marks=pytest.mark.slow)]  # a store in memory runs the code of SQLite
 
 
 @pytest.fixture
@@ -24,12 +22,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Store:
-    if request.param == "memory":
-        return MemoryStore(clock=clock)
-    if request.param == "sqlite":
-        return SqliteStore(tmp_path / "jobs.db", clock=clock)
-    return PostgresStore(dsn(), schema_name=fresh_schema(), clock=clock)
+def store(request: pytest.FixtureRequest, clock: ManualClock) -> Store:
+    return MemoryStore(clock=clock) if request.param == "memory" else RecycledStore(clock=clock)
 
 
 @pytest.fixture

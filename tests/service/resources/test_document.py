@@ -12,11 +12,11 @@ from fastapi.routing import APIRoute
 
 from mainspring import Mainspring
 from mainspring.service import ServiceSettings, Tokens
-from mainspring.service.application import make_api
 from mainspring.service.resources import ROUTERS
 from mainspring.stores.protocol import Store
 from mainspring.stores.sqlite import MemoryStore
 from tests.service.resources.client import Client, serving
+from tests.service.serving import api_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "service-resources.md"
 ROUTES = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
@@ -31,7 +31,7 @@ def store() -> Store:
 @pytest.fixture(scope="module")
 def document() -> Any:
     app = Mainspring(MemoryStore())
-    return make_api(app, Tokens(app.store), ServiceSettings()).openapi()
+    return api_of(app).openapi()
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from mainspring.errors import ConfigurationError
 from mainspring.job import Move, ProgressReport
 from mainspring.stores.documents import By
 from mainspring.stores.feed import EVERY_CHANGE, ChangeKind, Cursor
@@ -135,6 +136,33 @@ async def test_a_reader_that_resumes_within_a_read_finishes_that_read_first(
     await lent.commit()
     rest = Reader(store, str(page.cursor), page=1)
     assert [change.job_id for change in await rest.read()] == [*quick[1:], slow.id]
+
+
+async def test_a_reader_meets_another_one_that_has_not_seen_the_same_transactions(
+    store: PostgresStore, reader: Reader, lent: Lend
+) -> None:
+    """What was open for both comes after the meeting; what was open for one of them comes to it before."""
+    other = Reader(store, reader.cursor)
+    async with await psycopg.AsyncConnection.connect(dsn()) as second:
+        slow, slower = new_job(), new_job()
+        await store.insert([slow], lent)
+        await store.insert([slower], second)
+        early = await put(store)
+        assert shape(await other.read()) == [("created", early)]
+        await lent.commit()
+        quick = await put(store)
+        assert {change.job_id for change in await reader.read()} == {early, slow.id, quick}
+        await second.commit()
+    last = await put(store)
+    assert {change.job_id for change in await other.read_until(reader.cursor)} == {slow.id, quick}
+    assert shape(await other.read()) == [("created", slower.id), ("created", last)] == shape(await reader.read())
+
+
+@pytest.mark.parametrize("mark", ["0:0:|", "5:3:|", "3:9:2|", "3:9:9|", "3:9:5,4|", f"1:{2**64}:|", "1:2:3:|", "1:٢:|"])
+async def test_a_forged_snapshot_is_not_a_cursor(store: PostgresStore, reader: Reader, mark: str) -> None:
+    forged = Cursor.parse(reader.cursor)._replace(mark=mark)
+    with pytest.raises(ConfigurationError, match="not a cursor"):
+        await store.changes(str(forged))
 
 
 @pytest.mark.parametrize("seed", range(25))

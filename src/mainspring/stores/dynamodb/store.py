@@ -50,7 +50,7 @@ from mainspring.stores.dynamodb.schema import MAX_SHARDS, TableSettings
 from mainspring.stores.dynamodb.table import Table
 from mainspring.stores.engine.change import ChangeRequest, refuse_negative
 from mainspring.stores.engine.creation import refuse_unkeepable
-from mainspring.stores.feed import ChangePage, Cursor
+from mainspring.stores.feed import ChangePage, parse_cursor
 from mainspring.stores.numbers import Figure, NumbersQuery
 from mainspring.stores.paging import check_limit, check_page, page_request
 from mainspring.stores.protocol import (
@@ -369,11 +369,14 @@ class DynamoStore:
         late = await halts.unconfirmed(self.table, halt)
         return [info for info in map(self._watch.with_liveness, late) if info.alive]
 
-    async def changes(self, after: str | None = None, *, limit: int = 500, starts: bool = False) -> ChangePage:
+    async def changes(
+        self, after: str | None = None, *, limit: int = 500, starts: bool = False, until: str | None = None
+    ) -> ChangePage:
         """Read the feed. Changes are recorded from the first call on, until no process has read for the retention."""
-        cursor = None if after is None else Cursor.parse(after)
+        cursor, end = parse_cursor(after), parse_cursor(until)
         await self.open()
-        return await changes.read(self.table, cursor, limit, starts=starts)
+        page = await changes.read(self.table, cursor, limit, starts=starts)
+        return page if end is None else page.up_to(end)
 
     def watching(self, notice: Callable[[], None]) -> AbstractAsyncContextManager[None]:
         return changes.watching(self.table, notice)

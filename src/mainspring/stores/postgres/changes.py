@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from mainspring.errors import ConfigurationError, StoreError
@@ -68,6 +70,10 @@ SELECT count(*) FROM pruned
 """
 
 
+SNAPSHOT = re.compile(r"[0-9]{1,19}:[0-9]{1,19}:([0-9]{1,19}(,[0-9]{1,19})*)?")
+LAST_TXID = 2**63 - 1
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """What a cursor has read: what ended before `since`, and of what ended from then on, entries up to a number."""
@@ -82,12 +88,24 @@ class Span:
     def parse(cls, mark: str) -> Span:
         try:
             since, until = mark.split("|")
-            parts(since)
-            parts(until or since)
+            check(since)
+            check(until or since)
             return cls(since, until)
         except ValueError as error:
             msg = "this is not a cursor of a change feed in PostgreSQL; pass the `cursor` of a change"
             raise ConfigurationError(msg) from error
+
+
+def check(snapshot: str) -> None:
+    """Raise ValueError if the server would not accept this text: a cursor may be forged."""
+    if SNAPSHOT.fullmatch(snapshot) is None:
+        msg = f"{snapshot!r} is not a snapshot"
+        raise ValueError(msg)
+    end, running = parts(snapshot)
+    bounds = [1, int(snapshot.partition(":")[0]), *running, end, LAST_TXID]
+    if any(first > second for first, second in pairwise(bounds)) or (running and running[-1] == end):
+        msg = f"the transactions of {snapshot!r} are not in order"
+        raise ValueError(msg)
 
 
 def parts(snapshot: str) -> tuple[int, list[int]]:
@@ -105,7 +123,9 @@ async def state(transaction: Transaction, *, starts: bool) -> list[Any]:
     return await state(transaction, starts=False)
 
 
-async def read(transaction: Transaction, after: Cursor | None, limit: int, *, starts: bool) -> ChangePage:
+async def read(
+    transaction: Transaction, after: Cursor | None, limit: int, *, starts: bool, end_at: Cursor | None = None
+) -> ChangePage:
     """Return the entries after a cursor; without a cursor, none, and the cursor of now."""
     life, *pruned, snapshot = await state(transaction, starts=starts)
     end = Cursor(life, 0, mark=str(Span(snapshot, "")))
@@ -116,7 +136,8 @@ async def read(transaction: Transaction, after: Cursor | None, limit: int, *, st
     span = Span.parse(after.mark)
     if missed(after, span, snapshot, *pruned) or parts(span.until or span.since)[0] > parts(snapshot)[0]:
         return ChangePage([], end, reset=True)
-    until = span.until or snapshot
+    last = snapshot if end_at is None else Span.parse(end_at.mark).since
+    until = span.until or last
     rows = await entries(transaction, span.since, until, after, limit)
     mark = str(Span(span.since, until))
     if len(rows) == limit:
@@ -124,7 +145,7 @@ async def read(transaction: Transaction, after: Cursor | None, limit: int, *, st
     else:
         cursor = Cursor(life, 0, mark=str(Span(until, "")))
     marks = {entry.number: mark for entry in rows}
-    return ChangePage(rows, cursor, more=len(rows) == limit or until != snapshot, marks=marks)
+    return ChangePage(rows, cursor, more=len(rows) == limit or until != last, marks=marks)
 
 
 def missed(after: Cursor, span: Span, now: str, pruned_txid: int, pruned_number: int) -> bool:

@@ -23,7 +23,7 @@ from mainspring.stores.engine import feed
 from mainspring.stores.engine.change import ChangeRequest, refuse_negative
 from mainspring.stores.engine.creation import refuse_unkeepable
 from mainspring.stores.engine.halts import serves
-from mainspring.stores.feed import ChangePage, Cursor
+from mainspring.stores.feed import ChangePage, parse_cursor
 from mainspring.stores.numbers import Figure, NumbersQuery
 from mainspring.stores.paging import check_limit, check_page, page_request
 from mainspring.stores.postgres import (
@@ -623,10 +623,14 @@ class PostgresStore:
 
         return [info for info in self._living(await self._read(look)) if info.alive]
 
-    async def changes(self, after: str | None = None, *, limit: int = 500, starts: bool = False) -> ChangePage:
+    async def changes(
+        self, after: str | None = None, *, limit: int = 500, starts: bool = False, until: str | None = None
+    ) -> ChangePage:
         """Read the feed. If there is nothing new, first mark this process's readers as idle, and look once more."""
-        cursor = None if after is None else Cursor.parse(after)
-        page = await self._read(lambda transaction: changes.read(transaction, cursor, limit, starts=starts))
+        cursor, end = parse_cursor(after), parse_cursor(until)
+        page = await self._read(lambda transaction: changes.read(transaction, cursor, limit, starts=starts, end_at=end))
+        if end is not None:
+            return page  # it says nothing about the end of the feed
         for reader in list(self._readers.values()):
             if await reader.mark(idle=not page.entries and not page.reset) and not page.entries:
                 page = await self._read(lambda transaction: changes.read(transaction, cursor, limit, starts=starts))

@@ -31,7 +31,8 @@ SELECT (SELECT life FROM mainspring_feed), (SELECT min(number) FROM mainspring_c
 """
 MARK = "SELECT at FROM mainspring_changes WHERE number = ?"
 READ = """
-SELECT number, at, kind, queue, task, jobs, data FROM mainspring_changes WHERE number >= ? ORDER BY number LIMIT ?
+SELECT number, at, kind, queue, task, jobs, data FROM mainspring_changes WHERE number BETWEEN ? AND ?
+ORDER BY number LIMIT ?
 """
 FIRST = """
 SELECT number, at, (SELECT max(number) FROM mainspring_changes) FROM mainspring_changes
@@ -42,10 +43,11 @@ SELECT min(number) FROM mainspring_changes WHERE number BETWEEN ? AND ? AND at >
 """
 STARTS_UNTIL = "SELECT starts_until FROM mainspring_feed"
 ASK_FOR_STARTS = "UPDATE mainspring_feed SET starts_until = max(starts_until, ?)"
+LAST_NUMBER = 2**63 - 1  # that SQLite could give
 PRUNE = "DELETE FROM mainspring_changes WHERE number < ?"
 
 
-def read(connection: sqlite3.Connection, after: Cursor | None, limit: int) -> ChangePage:
+def read(connection: sqlite3.Connection, after: Cursor | None, limit: int, until: Cursor | None = None) -> ChangePage:
     """Return the entries after a cursor; without a cursor, none, and the cursor of the feed's end."""
     life, first, last = connection.execute(FIRST_AND_LAST).fetchone()
     end = Cursor(life, last or 0, mark=mark_of(connection, last or 0))
@@ -54,7 +56,7 @@ def read(connection: sqlite3.Connection, after: Cursor | None, limit: int) -> Ch
     if after.life != life or not is_known(connection, after, first, last):
         return ChangePage([], end, reset=True)
     start = after.number + (after.jobs is None)
-    rows = connection.execute(READ, (start, limit)).fetchall()
+    rows = connection.execute(READ, (start, LAST_NUMBER if until is None else until.number, limit)).fetchall()
     if not rows:
         return ChangePage([], after)
     entries = [to_entry(row) for row in rows if not only_counts(row[2], row[5])]

@@ -26,7 +26,7 @@ from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.change import ChangeRequest, refuse_negative
 from mainspring.stores.engine.halts import serves
-from mainspring.stores.feed import ChangePage, Cursor
+from mainspring.stores.feed import ChangePage, parse_cursor
 from mainspring.stores.numbers import Figure, NumbersQuery
 from mainspring.stores.paging import check_limit, check_page, page_request
 from mainspring.stores.protocol import (
@@ -285,11 +285,12 @@ class SqlStore(ABC):
         confirmed = read.confirmed_by(connection, halt.number)
         return [info for info in self._living() if info.id not in confirmed and info.alive and serves(info, halt)]
 
-    async def changes(self, after: str | None = None, *, limit: int = 500, starts: bool = False) -> ChangePage:
-        cursor = None if after is None else Cursor.parse(after)
+    async def changes(
+        self, after: str | None = None, *, limit: int = 500, starts: bool = False, until: str | None = None
+    ) -> ChangePage:
         if starts and not await self._read(changes.asks_in_time, self.clock.now()):
             await self._write(changes.ask_for_starts, [None])
-        return await self._read(changes.read, cursor, limit)
+        return await self._read(changes.read, parse_cursor(after), limit, parse_cursor(until))
 
     async def numbers(self, query: NumbersQuery) -> list[Figure]:
         return await self._read(numbers.read, query)

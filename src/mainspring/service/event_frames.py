@@ -1,0 +1,128 @@
+"""Events as clients get them: frames of server-sent events, and JSON messages of a WebSocket.
+
+A frame has an `id`, with which a client resumes; a name; and data. Frames of one change are made once, however many
+clients get them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from pydantic_core import to_json
+
+from mainspring.clock import Millis, to_datetime, to_millis
+from mainspring.json_data import plain
+from mainspring.stores.feed import Change, ChangeKind
+
+TIMES = ("run_at",)  # milliseconds in the feed
+
+
+class Names(StrEnum):
+    """How changes are called."""
+
+    KIND = "kind"  # `completed`, with our fields
+    JOB = "job"  # `job:completed`, with fields in camel case; only changes of jobs that have such a name
+
+
+JOB_NAMES: Mapping[ChangeKind, str] = {
+    ChangeKind.CREATED: "job:created",
+    ChangeKind.STARTED: "job:started",
+    ChangeKind.PROGRESSED: "job:progress",
+    ChangeKind.COMPLETED: "job:completed",
+    ChangeKind.RETRYING: "job:retrying",
+    ChangeKind.STALLED: "job:stalled",
+    ChangeKind.DEAD_LETTERED: "job:dead_letter",
+    ChangeKind.CANCELLED: "job:cancelled",
+}
+CAMEL = {"worker": "workerId", "max_attempts": "maxAttempts", "error_type": "errorType", "run_at": "runAt"}
+TIMEOUTS = frozenset({"StepTimeout", "TimeoutError"})
+
+
+class Event:
+    """A change on its way to clients. Its frames are made at the first use, and shared by all clients."""
+
+    __slots__ = ("_made", "change", "has_place")
+
+    def __init__(self, change: Change, *, has_place: bool = True) -> None:
+        self.change = change
+        self.has_place = has_place  # False: it was held back, so a client that resumes after it would go back
+        self._made: dict[tuple[Names, bool], bytes] = {}
+
+    def sse(self, names: Names) -> bytes:
+        """Return it for server-sent events; nothing if it has no such name."""
+        if (found := self._made.get((names, False))) is None:
+            frame = frame_of(self, names)
+            found = self._made[names, False] = b"" if frame is None else frame.sse()
+        return found
+
+    def message(self, names: Names) -> bytes:
+        """Return it for a WebSocket; nothing if it has no such name."""
+        if (found := self._made.get((names, True))) is None:
+            frame = frame_of(self, names)
+            found = self._made[names, True] = b"" if frame is None else frame.message()
+        return found
+
+
+Parcel = Sequence[Event]
+"""Events that go to a client together."""
+
+
+class Frame:
+    """What is sent at once: `id` None leaves the client's place as it is."""
+
+    __slots__ = ("data", "event", "id")
+
+    def __init__(self, event: str, data: bytes, id: str | None) -> None:
+        self.event = event
+        self.data = data
+        self.id = id
+
+    def sse(self) -> bytes:
+        place = b"" if self.id is None else b"id: %b\n" % self.id.encode()
+        return b"%bevent: %b\ndata: %b\n\n" % (place, self.event.encode(), self.data)
+
+    def message(self) -> bytes:
+        place = b"null" if self.id is None else b'"%b"' % self.id.encode()
+        return b'{"event":"%b","id":%b,"data":%b}' % (self.event.encode(), place, self.data)
+
+
+def frame_of(event: Event, names: Names) -> Frame | None:
+    change = event.change
+    place = change.cursor if event.has_place else None
+    if names is Names.KIND:
+        return Frame(change.kind, to_json(change_data(change)), place)
+    name = JOB_NAMES.get(change.kind)
+    return None if name is None else Frame(name, to_json(job_data(change)), place)
+
+
+def change_data(change: Change) -> dict[str, Any]:
+    target = change.target
+    return {
+        "id": change.id,
+        "at": plain(change.at),
+        "kind": change.kind.value,
+        "job_id": change.job_id,
+        "task": change.task,
+        "queue": change.queue,
+        "target": None if target is None else {"type": target[0], "id": target[1]},
+        "data": {name: moment(value) if name in TIMES else value for name, value in change.data.items()},
+    }
+
+
+def moment(value: Millis | None) -> Any:
+    return None if value is None else plain(to_datetime(value))
+
+
+def job_data(change: Change) -> dict[str, Any]:
+    """Return the fields under the names that libraries of other languages use."""
+    data = change.data
+    named = {CAMEL.get(name, name): moment(value) if name in TIMES else value for name, value in data.items()}
+    more: dict[str, Any] = {}
+    if change.kind is ChangeKind.RETRYING:
+        due = data.get("run_at")
+        more["delayMs"] = None if due is None else max(0, due - to_millis(change.at))
+        more["reason"] = "timeout" if data.get("error_type") in TIMEOUTS else "error"
+    about = {"id": change.id, "at": plain(change.at), "jobId": change.job_id, "type": change.task}
+    return {**named, **about, "queue": change.queue, **more}

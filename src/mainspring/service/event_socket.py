@@ -1,0 +1,126 @@
+"""`/v1/events/ws`: the frames of `GET /v1/events` over a WebSocket, for clients that cannot read server-sent events.
+
+The client's first message subscribes. The server then sends one JSON message for each frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from mainspring.errors import MainspringError
+from mainspring.service.event_frames import Frame, Names, Parcel
+from mainspring.service.event_query import Subscribe, wish_of
+from mainspring.service.event_stream import live_of
+from mainspring.service.guard import Caller
+from mainspring.service.live import Stream
+from mainspring.service.problems import Problem, problem_of
+from mainspring.service.requests import invalid
+from mainspring.service.tokens import Scope, Tokens
+
+FIRST_MESSAGE = 10.0  # seconds that a client has to subscribe
+LONGEST_MESSAGE = 100_000  # characters
+GOING_AWAY, REFUSED = 1001, 1008  # codes of RFC 6455
+FIRST: TypeAdapter[Subscribe] = TypeAdapter(Subscribe)
+
+
+async def follow_by_socket(socket: WebSocket) -> None:
+    await socket.accept()
+    try:
+        if await follow(socket):
+            await socket.close(GOING_AWAY)
+    except WebSocketDisconnect:
+        return
+    except Problem as problem:
+        await refuse(socket, problem)
+    except MainspringError as error:
+        await refuse(socket, problem_of(error))
+
+
+async def follow(socket: WebSocket) -> bool:
+    """Send events; return whether the client got all of them."""
+    asked = await first_message(socket)
+    caller = await caller_of(socket, asked.token)
+    caller.check(Scope.READ)
+    live = live_of(socket.app)
+    wish = wish_of(asked.filter, asked.since, asked.names)
+    async with live.stream(caller, wish) as stream:
+        listener = asyncio.create_task(wait_for_disconnect(stream, socket))
+        try:
+            return await stream.run(SocketWire(socket), live.now())
+        finally:
+            listener.cancel()
+
+
+async def first_message(socket: WebSocket) -> Subscribe:
+    try:
+        async with asyncio.timeout(FIRST_MESSAGE):
+            text = await socket.receive_text()
+    except TimeoutError:
+        msg = f'send {{"subscribe": "events"}} within {FIRST_MESSAGE:.0f} seconds'
+        raise Problem("invalid_request", msg) from None
+    except KeyError:
+        raise Problem("invalid_json", "messages are text, not bytes") from None
+    if len(text) > LONGEST_MESSAGE:
+        raise Problem("body_too_large", f"a message may have up to {LONGEST_MESSAGE:,} characters")
+    try:
+        return FIRST.validate_json(text)
+    except ValidationError as error:
+        raise invalid(error) from None
+
+
+async def caller_of(socket: WebSocket, text: str | None) -> Caller:
+    """Return the caller: by the token of the header, of the message, or without one if that is allowed."""
+    known: Caller | None = socket.state.caller
+    if text is None or (known is not None and known.token is not None):
+        if known is None:
+            raise Problem("unauthorized", 'send the token in the first message: {"token": "msk_…"}')
+        return known
+    tokens: Tokens = socket.app.state.tokens
+    token = await tokens.find(text)
+    if token is None:
+        raise Problem("unauthorized", "the token is wrong, revoked or expired")
+    return Caller(token)
+
+
+async def wait_for_disconnect(stream: Stream, socket: WebSocket) -> None:
+    """Read on, as a server must to notice the end. Later messages mean nothing."""
+    while (await socket.receive())["type"] != "websocket.disconnect":
+        pass
+    stream.cut()
+
+
+async def refuse(socket: WebSocket, problem: Problem) -> None:
+    body = problem.body(socket.state.request_id)
+    await socket.send_text(Frame("error", body, None).message().decode())
+    await socket.close(REFUSED, problem.code)
+
+
+class SocketWire:
+    """Sends frames as messages."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+
+    async def hello(self, frame: Frame, retry: float) -> None:
+        del retry  # the client decides; docs/service-events.md says how long to wait
+        await self.send(frame)
+
+    async def send(self, frame: Frame) -> None:
+        await self._write(frame.message())
+
+    async def send_parcels(self, parcels: Sequence[Parcel], names: Names) -> None:
+        for parcel in parcels:
+            for event in parcel:
+                if message := event.message(names):
+                    await self._write(message)
+
+    async def keep_alive(self, place: str) -> None:
+        await self.send(Frame("keep_alive", to_json({}), place))
+
+    async def _write(self, message: bytes) -> None:
+        await self._socket.send({"type": "websocket.send", "text": message.decode()})

@@ -1,0 +1,223 @@
+"""Live events: the streams of this process, whom they belong to, and when they end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from pydantic_core import to_json
+
+from mainspring.app import Mainspring
+from mainspring.clock import to_datetime
+from mainspring.errors import StoreError
+from mainspring.json_data import plain
+from mainspring.log import get_log
+from mainspring.service.event_frames import Frame, Names, Parcel
+from mainspring.service.follower import Follower, Lost
+from mainspring.service.guard import Caller
+from mainspring.service.hub import Hub, HubStopped
+from mainspring.service.problems import Problem
+from mainspring.service.tokens import Scope, Tokens
+from mainspring.stores.feed import ChangeFilter, Cursor
+
+log = get_log("mainspring.service")
+
+MOST_STREAMS = 100  # of one token
+GAPS = frozenset({"slow", "lost"})  # ends after which a client must read what it needs again
+ORDERLY = frozenset({"lifetime", "closing"})  # ends before which a client gets what waits for it
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Lengths of time, in seconds."""
+
+    keep_alive: float = 15.0  # a sign of life after so much silence
+    lifetime: float = 900.0  # of a stream: load balancers cut long ones without a word
+    check: float = 4.0  # between two looks at the tokens of open streams
+    retry: float = 2.0  # that a client should wait before it comes back, on average
+    grace: float = 5.0  # that a client has to take the last frames
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a client wants to follow."""
+
+    where: ChangeFilter
+    after: Cursor | None
+    names: Names
+
+
+class Wire(Protocol):
+    """How frames get to a client."""
+
+    async def hello(self, frame: Frame, retry: float) -> None: ...
+    async def send(self, frame: Frame) -> None: ...
+    async def send_parcels(self, parcels: Sequence[Parcel], names: Names) -> None: ...
+    async def keep_alive(self, place: str) -> None: ...
+
+
+class Stream:
+    """One client's stream, from its first frame to its last."""
+
+    def __init__(self, follower: Follower, caller: Caller, wish: Wish, pace: Pace) -> None:
+        self.caller = caller
+        self._follower = follower
+        self._wish = wish
+        self._pace = pace
+        self._limit = asyncio.timeout(None)
+        self._runs = False
+        follower.subscription.on_end = self._hurry  # type: ignore[method-assign]
+
+    def end(self, why: str) -> None:
+        self._follower.subscription.end(why)
+
+    def cut(self) -> None:
+        """End it at once: the client has gone."""
+        self._expire(0)
+
+    def _hurry(self) -> None:
+        """Cut the client off if it does not take its last frames."""
+        self._expire(self._pace.grace)
+
+    def _expire(self, seconds: float) -> None:
+        if self._runs and self._limit.when() is None:
+            self._limit.reschedule(asyncio.get_running_loop().time() + seconds)
+
+    async def run(self, wire: Wire, now: str) -> bool:
+        """Send frames until the stream ends, or the client leaves; return whether the client got all of them."""
+        try:
+            async with self._limit:
+                self._runs = True
+                await wire.hello(self._hello(now), self._pace.retry * random.uniform(0.5, 1.5))  # noqa: S311 - spreads
+                await self._send_changes(wire)
+                await self._say_goodbye(wire)
+        except TimeoutError:
+            if not self._limit.expired():
+                raise
+            return False
+        finally:
+            self._runs = False
+        return True
+
+    def _hello(self, now: str) -> Frame:
+        data = {"at": now, "resumed": self._wish.after is not None}
+        return Frame("hello", to_json(data), self._place())
+
+    def _place(self) -> str:
+        return str(self._follower.place)
+
+    async def _send_changes(self, wire: Wire) -> None:
+        loop, subscription = asyncio.get_running_loop(), self._follower.subscription
+        end = loop.time() + self._pace.lifetime
+        while not subscription.over:
+            try:
+                async with asyncio.timeout_at(min(end, loop.time() + self._pace.keep_alive)):
+                    parcels = await self._follower.next()
+            except Lost:
+                await wire.send(Frame("reset", to_json({"reason": "lost"}), self._place()))
+            except HubStopped:
+                subscription.end("failed")
+            except TimeoutError:
+                if loop.time() >= end:
+                    subscription.end("lifetime")
+                else:
+                    await wire.keep_alive(self._place())
+            else:
+                await wire.send_parcels(parcels, self._wish.names)
+                if loop.time() >= end:
+                    subscription.end("lifetime")
+
+    async def _say_goodbye(self, wire: Wire) -> None:
+        subscription = self._follower.subscription
+        why, place = subscription.over, subscription.lost_at
+        if why in GAPS:
+            await wire.send(Frame("reset", to_json({"reason": why}), str(place)))
+        elif why in ORDERLY:
+            await wire.send_parcels(subscription.take(), self._wish.names)
+        await wire.send(Frame("end", to_json({"reason": why}), None if why in GAPS else self._place()))
+
+
+class Live:
+    """All streams of this process."""
+
+    def __init__(self, app: Mainspring, tokens: Tokens, pace: Pace | None = None) -> None:
+        self.hub = Hub(app)
+        self._app = app
+        self._tokens = tokens
+        self._pace = pace or Pace()
+        self._streams: set[Stream] = set()
+        self._checking: asyncio.Task[None] | None = None
+
+    @property
+    def number(self) -> int:
+        """How many streams are open."""
+        return len(self._streams)
+
+    def now(self) -> str:
+        return str(plain(to_datetime(self._app.store.clock.now())))
+
+    @asynccontextmanager
+    async def stream(self, caller: Caller, wish: Wish) -> AsyncIterator[Stream]:
+        """Open a stream. Raises Problem if the caller may not have it, ConfigurationError if the cursor is wrong."""
+        follower = Follower(self.hub, self._app.store, wish.where, wish.after)
+        stream = Stream(follower, caller, wish, self._pace)
+        self._add(stream)
+        try:
+            await self._check_now(caller)
+            await follower.begin()
+            yield stream
+        finally:
+            self._streams.discard(stream)
+            follower.end()
+            self._stop_checking()
+
+    def _add(self, stream: Stream) -> None:
+        caller = stream.caller
+        number = Counter(each.caller.id for each in self._streams)[caller.id] if caller.token else 0
+        if number >= MOST_STREAMS:
+            msg = f"the token {caller.id!r} has {number} streams already; close some, or follow several jobs by one"
+            raise Problem("too_many_streams", msg)
+        self._streams.add(stream)
+        if self._checking is None:
+            self._checking = asyncio.create_task(self._keep_checking(), name="mainspring-stream-tokens")
+
+    async def close(self) -> None:
+        """End all streams: the service stops. Clients come back to another process, at the place where they were."""
+        await self.hub.close("closing")
+
+    # -- tokens -----------------------------------------------------------------------------------
+
+    async def _check_now(self, caller: Caller) -> None:
+        """Check the token in the store: what the guard knows of it may be some seconds old."""
+        if caller.token is None:
+            return
+        token = (await self._tokens.current([caller.id])).get(caller.id)
+        if token is None:
+            raise Problem("unauthorized", "the token is wrong, revoked or expired")
+        Caller(token).check(Scope.READ)
+
+    async def _keep_checking(self) -> None:
+        while True:
+            await asyncio.sleep(self._pace.check)
+            try:
+                await self._check_all()
+            except StoreError as error:  # a store that is away has no changes to show either
+                log.warning("stream_tokens_unchecked", error=str(error))
+
+    async def _check_all(self) -> None:
+        ids = {stream.caller.id for stream in self._streams if stream.caller.token is not None}
+        valid = await self._tokens.current(sorted(ids)) if ids else {}
+        allowed = {token_id for token_id, token in valid.items() if token.allows(Scope.READ)}
+        for stream in list(self._streams):
+            if stream.caller.id in ids - allowed:
+                stream.end("revoked")
+
+    def _stop_checking(self) -> None:
+        if not self._streams and self._checking is not None:
+            self._checking.cancel()
+            self._checking = None
