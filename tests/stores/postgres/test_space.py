@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from mainspring.stores.postgres import maintenance, server_checks
+from mainspring.stores.postgres import PostgresStore, maintenance, server_checks
 from mainspring.stores.protocol import Filter, Finding, Severity
 from tests.conformance.scenario import put
-from tests.postgres import RecycledStore, dsn
+from tests.postgres import dsn, fresh_schema
 from tests.worker.working import eventually
 
 pytestmark = pytest.mark.slow
@@ -24,9 +24,9 @@ SIZES = "SELECT pg_relation_size('{schema}.jobs'), pg_indexes_size('{schema}.job
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[RecycledStore]:
-    """A table of jobs that is empty, with indexes that were not."""
-    store = RecycledStore()
+async def store() -> AsyncIterator[PostgresStore]:
+    """A table of jobs that is empty, with indexes that were not; in a schema that no other test has filled."""
+    store = PostgresStore(dsn(), schema_name=fresh_schema())
     await store.open()
     execute(store, FILL, "DELETE FROM {schema}.jobs")
 
@@ -37,27 +37,28 @@ async def store() -> AsyncIterator[RecycledStore]:
     await eventually(emptied)
     yield store
     await store.close()
+    execute(store, "DROP SCHEMA {schema} CASCADE")
 
 
-def execute(store: RecycledStore, *statements: str) -> None:
+def execute(store: PostgresStore, *statements: str) -> None:
     with psycopg.connect(dsn(), autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement.format(schema=store.schema, rows=ROWS).encode())
 
 
-def sizes(store: RecycledStore) -> tuple[int, int]:
+def sizes(store: PostgresStore) -> tuple[int, int]:
     with psycopg.connect(dsn()) as connection:
         row = connection.execute(SIZES.format(schema=store.schema).encode()).fetchone()
         assert row is not None
         return int(row[0]), int(row[1])
 
 
-async def find(store: RecycledStore, check: str) -> Finding:
+async def find(store: PostgresStore, check: str) -> Finding:
     return next(finding for finding in await store.diagnose() if finding.check == check)
 
 
 async def test_maintenance_gives_back_the_room_of_an_empty_table(
-    store: RecycledStore, monkeypatch: pytest.MonkeyPatch
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = sizes(store)[1]
     monkeypatch.setattr(maintenance, "LARGE_INDEXES", before + 1)
@@ -73,14 +74,14 @@ async def test_maintenance_gives_back_the_room_of_an_empty_table(
     assert (await find(store, "doubles")).severity is Severity.OK
 
 
-async def test_jobs_that_are_there_stay(store: RecycledStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_jobs_that_are_there_stay(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "LARGE_INDEXES", 0)
     job_id = await put(store)
     await store.prune()
     assert [job.id for job in (await store.find(Filter())).jobs] == [job_id]
 
 
-async def test_doctor_says_how_to_make_an_index_smaller(store: RecycledStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_doctor_says_how_to_make_an_index_smaller(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (await find(store, "indexes")).severity is Severity.OK
     monkeypatch.setattr(server_checks, "LARGE_INDEX_BYTES", 50_000)
     finding = await find(store, "indexes")
