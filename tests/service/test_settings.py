@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,14 @@ def test_tokens_are_created_listed_and_revoked(capsys: pytest.CaptureFixture[str
     assert main(["tokens", "revoke", text, *store]) == 2
     assert main(["tokens", "create", "ci", "--scope", "everything", *store]) == 2
     assert "the scopes of a token are read, enqueue" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["serve"], ["config", "check"], ["tokens", "list"]])
+def test_a_missing_extra_is_named(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("mainspring.service")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    assert main(command) == 2
+    assert "pip install 'mainspring[service]'" in capsys.readouterr().err

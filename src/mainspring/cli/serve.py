@@ -50,17 +50,24 @@ def add_setting_options(parser: Parser) -> None:
     parser.add_argument("--log-level", choices=logs.LEVELS, help="the lowest level that is logged (default: info)")
 
 
-def settings_of(args: Namespace) -> ServiceSettings:
+def require_extra() -> None:
+    """Raise MissingExtra if the packages of the service are not installed."""
     try:
-        from mainspring.service.settings import load_settings
+        import mainspring.service  # noqa: F401
     except ImportError as error:
-        msg = "the service needs more packages; install them with: pip install 'mainspring[service]'"
+        msg = f"the service needs more packages ({error}); install them with: pip install 'mainspring[service]'"
         raise MissingExtra(msg) from error
+
+
+def settings_of(args: Namespace) -> ServiceSettings:
+    from mainspring.service.settings import load_settings
+
     names = ("app", "store", "host", "port", "worker", "schedules", "log_level")
     return load_settings(args.config, **{name: getattr(args, name) for name in names})
 
 
 def run_service(args: Namespace, terminal: Terminal) -> int:
+    require_extra()
     settings = settings_of(args)
     as_json = args.log_format == "json" or (terminal.json and args.log_format is None)
     logs.set_up(settings.log_level, as_json=as_json, final=True)
@@ -74,6 +81,7 @@ def application_of(settings: ServiceSettings) -> Mainspring:
 
 
 def check_config(args: Namespace, terminal: Terminal) -> int:
+    require_extra()
     from mainspring.service.settings import warnings_of
 
     try:

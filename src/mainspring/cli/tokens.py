@@ -16,6 +16,7 @@ from mainspring.cli.parser import (
     add_store_options,
     parse_names,
 )
+from mainspring.cli.serve import require_extra
 from mainspring.cli.table import Column
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import ConfigurationError
@@ -46,6 +47,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def create_token(args: Namespace, terminal: Terminal) -> int:
+    require_extra()
     from mainspring.service.tokens import Tokens
 
     with opened_to_fill(args) as app:
@@ -61,6 +63,7 @@ def create_token(args: Namespace, terminal: Terminal) -> int:
 
 
 def list_tokens(args: Namespace, terminal: Terminal) -> int:
+    require_extra()
     from mainspring.service.tokens import Tokens
 
     with opened(args) as app:
@@ -85,6 +88,7 @@ def list_tokens(args: Namespace, terminal: Terminal) -> int:
 
 
 def revoke_token(args: Namespace, terminal: Terminal) -> int:
+    require_extra()
     from mainspring.service.tokens import Tokens
 
     token_id = args.id.split("_")[1] if args.id.startswith("msk_") else args.id
