@@ -162,6 +162,8 @@ async def test_filters_select_jobs(client: Client) -> None:
         ("colour=red", "invalid_request"),
         ("payload=guest", "invalid_request"),
         ("created_after=2027-01-01", "invalid_request"),
+        ("created_after=2e9", "invalid_request"),
+        ("created_after=1799999999.5", "invalid_request"),
         ("cursor=abc", "invalid_cursor"),
     ],
 )

@@ -49,10 +49,18 @@ MOMENTS = tuple(f"{what}_{side}" for what in ("created", "due", "finished", "cha
 
 def refuse_numbers(value: Any) -> Any:
     """Refuse what Pydantic would take for seconds since 1970: `20270101` is meant as a date more often than not."""
-    if isinstance(value, str) and not value.replace(".", "").lstrip("+-").isdecimal():
+    if isinstance(value, str) and not is_number(value):
         return value
     msg = "give a time as ISO 8601 with an offset, such as 2027-03-01T09:00:00+01:00"
     raise ValueError(msg)
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 Instant = Annotated[AwareDatetime, BeforeValidator(refuse_numbers), AfterValidator(in_utc)]
