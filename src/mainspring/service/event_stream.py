@@ -60,7 +60,7 @@ class EventResponse(Response):
                 is_complete = await run_until_gone(stream, SseWire(send), receive, self._live.now())
         except MainspringError as error:
             raise problem_of(error) from None
-        if is_complete:  # otherwise there is no client, or it would not take this either
+        if is_complete:  # otherwise the client has gone, or has stopped reading
             await send({"type": "http.response.body", "body": b""})
 
 

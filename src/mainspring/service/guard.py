@@ -28,7 +28,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 OPEN_PATHS = frozenset({"/health/live", "/health/ready"})  # probes have no token, and these say nothing but a state
-BULK_FACTOR = 5  # a bulk enqueue may have so many times the usual body
+BULK_FACTOR = 5  # the body of a bulk enqueue may be five times as large as others
 SECURITY_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -84,7 +84,7 @@ class Guard:
         except Problem as problem:  # refused before a route was found, or while it read the body
             await request.answer(problem)
         except ClientDisconnect:
-            pass  # nobody is there to answer
+            pass  # the client has hung up, and would not get an answer
         except Exception:  # noqa: BLE001 - whatever it was, the caller gets an answer
             log.error(  # noqa: TRY400 - our log has no `exception`
                 "request_failed", request_id=request.id, path=request.path, traceback=traceback.format_exc()

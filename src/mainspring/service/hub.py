@@ -150,7 +150,7 @@ class Subscription:
         self.on_end()
 
     def on_end(self) -> None:
-        """Called when there is no more. A client that sends may have to be interrupted."""
+        """Called when the stream has ended. A client that is still sending may have to be interrupted."""
 
     def take(self) -> list[Parcel]:
         """Return all that has come since the last call."""
