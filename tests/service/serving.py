@@ -83,16 +83,31 @@ def api_of(app: Mainspring) -> FastAPI:
 @asynccontextmanager
 async def serving(app: Mainspring, **settings: Any) -> AsyncIterator[Client]:
     """Serve an application that is open, and yield a client without a token."""
-    service = make_service(app, ServiceSettings(**settings))
-    server = uvicorn.Server(uvicorn.Config(service, port=0, log_config=None, access_log=False, lifespan="off"))
+    async with listening(make_service(app, ServiceSettings(**settings))) as url, aiohttp.ClientSession() as session:
+        yield Client(session, url)
+
+
+class Server(uvicorn.Server):
+    """A server that ends when it is told to; uvicorn's looks ten times a second whether it should."""
+
+    def __init__(self, service: Any) -> None:
+        super().__init__(uvicorn.Config(service, port=0, log_config=None, access_log=False, lifespan="off"))
+        self.running, self.ending = asyncio.Event(), asyncio.Event()
+
+    async def main_loop(self) -> None:
+        self.running.set()
+        await self.ending.wait()
+
+
+@asynccontextmanager
+async def listening(service: Any) -> AsyncIterator[str]:
+    """Serve on a free port of this machine; yield the URL."""
+    server = Server(service)
     task = asyncio.create_task(server.serve())
     try:
         async with asyncio.timeout(SOON):
-            while not server.started:  # noqa: ASYNC110 - the server sets no event
-                await asyncio.sleep(0.005)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        async with aiohttp.ClientSession() as session:
-            yield Client(session, f"http://127.0.0.1:{port}")
+            await server.running.wait()
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
-        server.should_exit = True
+        server.ending.set()
         await task

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -11,14 +10,13 @@ from functools import cache
 from typing import Any
 
 import aiohttp
-import uvicorn
 from pydantic import TypeAdapter
 from starlette.routing import BaseRoute, Match
 
 from mainspring import Mainspring
 from mainspring.service import ServiceSettings, make_service
 from mainspring.stores.sqlite import MemoryStore
-from tests.service.serving import api_of
+from tests.service.serving import api_of, listening
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +95,8 @@ def shape(data: Any) -> Any:
 @asynccontextmanager
 async def serving(app: Mainspring, settings: ServiceSettings | None = None) -> AsyncIterator[Client]:
     """Serve an application on a free port of this machine."""
-    service = make_service(app, settings or ServiceSettings())
-    server = uvicorn.Server(uvicorn.Config(service, port=0, log_level="warning", lifespan="off"))
-    task = asyncio.create_task(server.serve())
-    try:
-        while not server.started:
-            await asyncio.sleep(0.005)
-            assert not task.done()
-        port = server.servers[0].sockets[0].getsockname()[1]
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
-            yield Client(session)
-    finally:
-        server.should_exit = True
-        await task
+    async with (
+        listening(make_service(app, settings or ServiceSettings())) as url,
+        aiohttp.ClientSession(url) as session,
+    ):
+        yield Client(session)
