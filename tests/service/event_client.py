@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import aiohttp
-import uvicorn
 
 from mainspring import Mainspring
 from mainspring.service import ServiceSettings, Tokens, make_service
 from mainspring.service.live import Live, Pace
+from tests.service.serving import listening
 
 PATIENCE = 30.0  # seconds; far more than anything takes
 
@@ -51,19 +51,13 @@ async def serving(app: Mainspring, pace: Pace | None = None, **settings: Any) ->
     tokens = Tokens(app.store)
     live = Live(app, tokens, pace)
     service = make_service(app, ServiceSettings(**settings), live)
-    server = uvicorn.Server(uvicorn.Config(service, port=0, log_config=None, access_log=False, lifespan="off"))
-    task = asyncio.create_task(server.serve())
-    while not server.started:  # noqa: ASYNC110 - the server sets no event
-        await asyncio.sleep(0.001)
-    host, port = server.servers[0].sockets[0].getsockname()
-    try:
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector) as http, AsyncExitStack() as stack:
-            yield Served(f"http://{host}:{port}", live, tokens, http, stack)
-    finally:
-        await live.close()
-        server.should_exit = True
-        await task
+    connector = aiohttp.TCPConnector(limit=0)
+    async with listening(service) as url:
+        try:
+            async with aiohttp.ClientSession(connector=connector) as http, AsyncExitStack() as stack:
+                yield Served(url, live, tokens, http, stack)
+        finally:
+            await live.close()
 
 
 @dataclass(frozen=True)

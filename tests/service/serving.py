@@ -88,7 +88,7 @@ async def serving(app: Mainspring, **settings: Any) -> AsyncIterator[Client]:
 
 
 class Server(uvicorn.Server):
-    """A server that ends when it is told to; uvicorn's looks ten times a second whether it should."""
+    """A server that ends as soon as it is told to; uvicorn's takes up to 0.2 s longer."""
 
     def __init__(self, service: Any) -> None:
         super().__init__(uvicorn.Config(service, port=0, log_config=None, access_log=False, lifespan="off"))
@@ -97,6 +97,15 @@ class Server(uvicorn.Server):
     async def main_loop(self) -> None:
         self.running.set()
         await self.ending.wait()
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        del sockets
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110 - uvicorn has no event
+            await asyncio.sleep(0.001)
 
 
 @asynccontextmanager

@@ -38,6 +38,7 @@ STORES: dict[str, Callable[[Path], Store]] = {
     "sqlite": lambda folder: SqliteStore(folder / "jobs.db"),
     "postgres": lambda _: RecycledStore(),
 }
+KINDS = [kind if kind == "memory" else pytest.param(kind, marks=pytest.mark.slow) for kind in STORES]
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ async def app() -> AsyncIterator[Mainspring]:
         yield app
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=KINDS)
 async def any_app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Mainspring]:
     """An application over each store in turn."""
     async with Mainspring(STORES[request.param](tmp_path)) as app:

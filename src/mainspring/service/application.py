@@ -69,7 +69,7 @@ def make_api(app: Mainspring, tokens: Tokens, settings: ServiceSettings, live: L
     ]
     own = (event_stream.router, jobs.router, system.router, orders.router, token_routes.router, health.router)
     for router in (*own, *ROUTERS):
-        api.include_router(router)
+        api.router.routes += router.routes  # `include_router` would make each route again for each application
     api.add_exception_handler(Problem, on_problem)
     api.add_exception_handler(Exception, on_crash)
     api.add_exception_handler(MainspringError, on_error)
