@@ -15,6 +15,8 @@ from json import JSONEncoder
 from types import ModuleType
 from typing import Any
 
+from mainspring.errors import ConfigurationError
+
 MAX_LEVELS = 190  # of nesting; Pydantic reads 200, and a value may be stored within another
 MAX_DIGITS = 4300  # of an integer; Python reads no more
 SPARE_LEVELS = 200 - MAX_LEVELS
@@ -153,3 +155,15 @@ def problem_of_reading(text: str) -> str | None:
             return f"it is nested too deep; give at most {MAX_LEVELS} levels of lists and objects"
         return f"it cannot be read again ({error}); an integer has at most {MAX_DIGITS:,} digits"
     return None
+
+
+def key_and_value(text: str) -> tuple[str, Any]:
+    """Return the key and the value of a condition such as `guest.id=7`. A value that is not JSON is a text."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        msg = f"{text!r} is not a condition; write key=value, such as guest.id=7"
+        raise ConfigurationError(msg)
+    try:
+        return key, json.loads(value)
+    except (ValueError, RecursionError):
+        return key, value

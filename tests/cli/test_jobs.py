@@ -131,6 +131,7 @@ def test_the_next_page_replaces_the_cursor() -> None:
         (["--payload", "guest=wanted", "--payload", "number=7"], {"wanted"}),
         (["--payload", "guest=wanted", "--payload", "number=8"], set()),
         (["--payload", 'number="7"'], set()),
+        (["--payload", "guest=" + 100_000 * "["], set()),
         (["--due-before", "1h", "--status", "pending"], {"wanted"}),
         (["--due-before", "2100-01-01"], {"wanted", "later", "dead"}),
         (["--error-type", "LookupError"], {"dead"}),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentTypeError, Namespace
 from datetime import datetime
 from typing import Any
 
 from mainspring.cli.moments import add_range_options, parse_when
 from mainspring.cli.parser import Parser, parse_names
+from mainspring.errors import ConfigurationError
 from mainspring.job import Status
+from mainspring.json_text import key_and_value
 from mainspring.stores.protocol import Filter
 
 OPTIONS = (
@@ -97,11 +98,7 @@ def parse_target(text: str) -> tuple[str, str | None]:
 
 
 def parse_pair(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        msg = f"{text!r} is not a filter of the payload; write key=value, such as guest.id=7"
-        raise ArgumentTypeError(msg)
     try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
+        return key_and_value(text)
+    except ConfigurationError as error:
+        raise ArgumentTypeError(str(error)) from None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
+from fastapi import Body as Given
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -20,8 +20,8 @@ from pydantic import (
     model_validator,
 )
 
-from mainspring.errors import ConfigurationError
 from mainspring.job import Status
+from mainspring.json_text import key_and_value
 from mainspring.options import EnqueueOptions
 from mainspring.retry import Retry
 from mainspring.stores.protocol import Filter
@@ -164,6 +164,10 @@ class Reasoned(Body):
     reason: Text = ""
 
 
+Reason = Annotated[Reasoned, Given(default_factory=Reasoned)]
+"""The body of a change that needs no more than a reason. It may be left out."""
+
+
 class RetryBody(Reasoned):
     from_step: Name | None = Field(default=None, description="a durable function runs again from this step on")
 
@@ -232,7 +236,7 @@ class JobConditions(Body):
             error_type=self.error_type,
             fingerprint=self.fingerprint,
             operation=self.operation,
-            payload=dict(pair_of(text) for text in self.payload),
+            payload=dict(key_and_value(text) for text in self.payload),
             **moments,
         )
 
@@ -258,15 +262,3 @@ class Paged(Body):
 
 class JobQuery(JobFilter, Paged):
     """Which jobs a list shows. Every parameter that is given must match."""
-
-
-def pair_of(text: str) -> tuple[str, Any]:
-    """Return the path and the value of a filter of the payload."""
-    path, equals, value = text.partition("=")
-    if not path or not equals:
-        msg = f"{text!r} is not a filter of the payload; write path=value, such as guest.id=7"
-        raise ConfigurationError(msg)
-    try:
-        return path, json.loads(value)
-    except (ValueError, RecursionError):
-        return path, value

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from mainspring.errors import BreakerNotFound
 from mainspring.features.breakers.rules import Phase
 from mainspring.json_data import plain
-from mainspring.service.bodies import Reasoned, Seconds
+from mainspring.service.bodies import Reason, Reasoned, Seconds
 from mainspring.service.requests import Router, answer, app_of, needs
 from mainspring.service.tokens import Scope
 from mainspring.service.views import Moment, View
@@ -64,9 +64,7 @@ async def open_breaker(
 @router.post(
     "/breakers/{name:path}:close", response_model=BreakerView, summary="Close a breaker", **needs(Scope.OPERATE)
 )
-async def close_breaker(
-    request: Request, name: BreakerName, body: Annotated[Reasoned, Body(default_factory=Reasoned)]
-) -> Response:
+async def close_breaker(request: Request, name: BreakerName, body: Reason) -> Response:
     """Let all calls through, and wake the jobs that wait for it."""
     breakers = app_of(request).breakers
     await refuse_unknown(request, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import Body, Path, Query
+from fastapi import Path, Query
 from pydantic import Field, StrictBool, StrictInt, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from mainspring.bulk.change import BulkChange, BulkState, filter_data
 from mainspring.json_data import plain
 from mainspring.service.bodies import Body as Checked
-from mainspring.service.bodies import JobFilter, Reasoned
+from mainspring.service.bodies import JobFilter, Reason, Reasoned
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link
 from mainspring.service.tokens import Scope
 from mainspring.service.views import Moment, View
@@ -118,18 +118,14 @@ async def show_bulk(request: Request, bulk_id: BulkId) -> Response:
 
 
 @router.post("/{bulk_id}:cancel", response_model=BulkView, summary="Cancel a bulk action", **needs(Scope.OPERATE))
-async def cancel_bulk(
-    request: Request, bulk_id: BulkId, body: Annotated[Reasoned, Body(default_factory=Reasoned)]
-) -> Response:
+async def cancel_bulk(request: Request, bulk_id: BulkId, body: Reason) -> Response:
     """Stop a bulk action. Jobs that it has changed stay changed."""
     actor = caller_of(request).actor
     return answer(bulk_data(await app_of(request).bulk.cancel(bulk_id, reason=body.reason, actor=actor)))
 
 
 @router.post("/{bulk_id}:continue", response_model=BulkView, summary="Continue a bulk action", **needs(Scope.OPERATE))
-async def continue_bulk(
-    request: Request, bulk_id: BulkId, body: Annotated[Reasoned, Body(default_factory=Reasoned)]
-) -> Response:
+async def continue_bulk(request: Request, bulk_id: BulkId, body: Reason) -> Response:
     """Let a bulk action go on that waits after its canary."""
     actor = caller_of(request).actor
     return answer(bulk_data(await app_of(request).bulk.go_on(bulk_id, reason=body.reason, actor=actor)))

@@ -38,6 +38,9 @@ class NoteBody(Checked):
     note: Annotated[str, StringConstraints(max_length=LONGEST_NOTE)] = ""
 
 
+Note = Annotated[NoteBody, Body(default_factory=NoteBody)]
+
+
 class MuteBody(NoteBody):
     until: Instant | None = Field(default=None, description="when it is open again")
     length: Seconds | None = Field(default=None, gt=0, description="seconds for which it is muted; instead of `until`")
@@ -118,9 +121,7 @@ async def show_group(request: Request, fingerprint: Fingerprint) -> Response:
 @router.post(
     "/{fingerprint}:resolve", response_model=GroupView, summary="Resolve a failure group", **needs(Scope.OPERATE)
 )
-async def resolve_group(
-    request: Request, fingerprint: Fingerprint, body: Annotated[NoteBody, Body(default_factory=NoteBody)]
-) -> Response:
+async def resolve_group(request: Request, fingerprint: Fingerprint, body: Note) -> Response:
     """Mark a group as resolved. Its next failure opens it again."""
     by = caller_of(request).actor
     return answer(group_data(await app_of(request).failures.resolve(fingerprint, note=body.note, actor=by)))
@@ -140,9 +141,7 @@ async def mute_group(
 @router.post(
     "/{fingerprint}:unmute", response_model=GroupView, summary="Unmute a failure group", **needs(Scope.OPERATE)
 )
-async def unmute_group(
-    request: Request, fingerprint: Fingerprint, body: Annotated[NoteBody, Body(default_factory=NoteBody)]
-) -> Response:
+async def unmute_group(request: Request, fingerprint: Fingerprint, body: Note) -> Response:
     """Open a muted group. A group in another state stays as it is."""
     by = caller_of(request).actor
     return answer(group_data(await app_of(request).failures.unmute(fingerprint, note=body.note, actor=by)))
@@ -151,9 +150,7 @@ async def unmute_group(
 @router.post(
     "/{fingerprint}:reopen", response_model=GroupView, summary="Reopen a failure group", **needs(Scope.OPERATE)
 )
-async def reopen_group(
-    request: Request, fingerprint: Fingerprint, body: Annotated[NoteBody, Body(default_factory=NoteBody)]
-) -> Response:
+async def reopen_group(request: Request, fingerprint: Fingerprint, body: Note) -> Response:
     """Open a group that is resolved or muted."""
     by = caller_of(request).actor
     return answer(group_data(await app_of(request).failures.reopen(fingerprint, note=body.note, actor=by)))

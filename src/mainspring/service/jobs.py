@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from mainspring.json_data import plain
 from mainspring.service import export, views
-from mainspring.service.bodies import EditBody, JobQuery, Paged, Reasoned, RescheduleBody, RetryBody
+from mainspring.service.bodies import EditBody, JobQuery, Paged, Reason, RescheduleBody, RetryBody
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link
 from mainspring.service.tokens import Scope
 from mainspring.service.views import job_data
@@ -18,7 +18,6 @@ from mainspring.stores.protocol import Filter
 
 COUNT_CAP = 10_000
 router = Router(prefix="/v1", tags=["jobs"])
-NOTHING = Body(default_factory=Reasoned)
 
 
 @router.get("/jobs", response_model=views.JobPage, summary="List jobs", responses=export.DESCRIBED, **needs(Scope.READ))
@@ -69,7 +68,7 @@ async def show_detail(request: Request, job_id: str) -> Response:
 @router.post(
     "/jobs/{job_id}:cancel", response_model=views.CancelledView, summary="Cancel a job", **needs(Scope.OPERATE)
 )
-async def cancel_job(request: Request, job_id: str, body: Annotated[Reasoned, NOTHING]) -> Response:
+async def cancel_job(request: Request, job_id: str, body: Reason) -> Response:
     """Cancel a waiting job at once. A running job is asked to stop."""
     jobs = app_of(request).jobs
     cancelled = await jobs.cancel(job_id, reason=body.reason, actor=caller_of(request).actor)

@@ -6,16 +6,15 @@ A worker gets its order with the answer to its next call, from whichever process
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from fastapi import Body
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.app import Mainspring
 from mainspring.leases.api import checked_id
-from mainspring.service.bodies import Reasoned
+from mainspring.service.bodies import Reason
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs
 from mainspring.service.tokens import Scope
 from mainspring.service.views import View
@@ -48,7 +47,6 @@ async def give_order(request: Request, worker: str, order: Order | None, reason:
 
 
 AboutWorker: dict[str, Any] = {"response_model": OrderView, **needs(Scope.OPERATE)}
-Reason = Annotated[Reasoned, Body(default_factory=Reasoned)]
 
 
 @router.post("/workers/{worker}:quiet", summary="Let a pull worker take no more jobs", **AboutWorker)

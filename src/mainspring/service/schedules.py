@@ -21,7 +21,7 @@ from mainspring.job import Job
 from mainspring.json_data import plain
 from mainspring.json_schedules import plain_changes, plain_courses, plain_rows, plain_schedule, state_of
 from mainspring.service import schedule_views as views
-from mainspring.service.bodies import Instant, Reasoned
+from mainspring.service.bodies import Instant, Reason
 from mainspring.service.enqueue import prepared
 from mainspring.service.etags import IfMatch, IfNoneMatch, etag, expected
 from mainspring.service.problems import Problem
@@ -31,7 +31,6 @@ from mainspring.service.tokens import Scope
 router = Router(prefix="/v1", tags=["schedules"])
 ScheduleId = Annotated[str, Path(max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 MOST_FIRES = 100_000  # of one simulation or comparison; they take a thread a few seconds
-NOTHING = Body(default_factory=Reasoned)
 
 
 # -- looking --------------------------------------------------------------------------------------
@@ -238,7 +237,7 @@ async def pause_schedule(
     "/schedules/{schedule_id:path}:resume", response_model=views.ScheduleView, summary="Resume a schedule",
     **needs(Scope.OPERATE),
 )  # fmt: skip
-async def resume_schedule(request: Request, schedule_id: ScheduleId, body: Annotated[Reasoned, NOTHING]) -> Response:
+async def resume_schedule(request: Request, schedule_id: ScheduleId, body: Reason) -> Response:
     """Let a schedule fire again from now on."""
     app, actor = app_of(request), caller_of(request).actor
     return await shown(app, await app.schedules.resume(schedule_id, reason=body.reason, actor=actor))
@@ -248,7 +247,7 @@ async def resume_schedule(request: Request, schedule_id: ScheduleId, body: Annot
     "/schedules/{schedule_id:path}:trigger", response_model=views.TriggeredView, status_code=201,
     summary="Trigger a schedule", **needs(Scope.OPERATE),
 )  # fmt: skip
-async def trigger_schedule(request: Request, schedule_id: ScheduleId, body: Annotated[Reasoned, NOTHING]) -> Response:
+async def trigger_schedule(request: Request, schedule_id: ScheduleId, body: Reason) -> Response:
     """Run a schedule's job once now, in addition to its times."""
     inserted = await app_of(request).schedules.trigger(schedule_id, reason=body.reason, actor=caller_of(request).actor)
     headers = {"location": f"/v1/jobs/{inserted.id}"}

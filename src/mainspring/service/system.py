@@ -15,7 +15,7 @@ from mainspring.job import Status
 from mainspring.json_data import plain
 from mainspring.published.description import Description
 from mainspring.service import views
-from mainspring.service.bodies import HaltBody, Reasoned, SystemHaltBody
+from mainspring.service.bodies import HaltBody, Reason, SystemHaltBody
 from mainspring.service.problems import Problem
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs
 from mainspring.service.tokens import Scope
@@ -106,7 +106,7 @@ async def halt_system(
 @router.post(
     "/resume", response_model=views.ResumedView, summary="End the halt", tags=["halts"], **needs(Scope.OPERATE)
 )
-async def resume_system(request: Request, body: Annotated[Reasoned, Body(default_factory=Reasoned)]) -> Response:
+async def resume_system(request: Request, body: Reason) -> Response:
     return answer({"resumed": await resumed(app_of(request), None, body.reason, caller_of(request).actor)})
 
 
@@ -127,9 +127,7 @@ async def pause_queue(
     "/queues/{queue}:resume", response_model=views.ResumedView, summary="Resume a queue", tags=["queues"],
     **needs(Scope.OPERATE),
 )  # fmt: skip
-async def resume_queue(
-    request: Request, queue: str, body: Annotated[Reasoned, Body(default_factory=Reasoned)]
-) -> Response:
+async def resume_queue(request: Request, queue: str, body: Reason) -> Response:
     return answer({"resumed": await resumed(app_of(request), queue, body.reason, caller_of(request).actor)})
 
 
