@@ -9,7 +9,16 @@ from datetime import datetime
 from mainspring.cli.exits import Exit
 from mainspring.cli.loading import opened
 from mainspring.cli.moments import parse_length
-from mainspring.cli.parser import Commands, Parser, Run, add_command, add_command_about, add_group, add_store_options
+from mainspring.cli.parser import (
+    Commands,
+    Parser,
+    Run,
+    add_actor_options,
+    add_command,
+    add_command_about,
+    add_group,
+    add_store_options,
+)
 from mainspring.cli.table import Column, Styled
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import BreakerNotFound
@@ -51,7 +60,7 @@ def add_close(breakers: Commands) -> None:
 
 def add_name_command(breakers: Commands, name: str, run: Run, help: str, detail: str) -> Parser:
     parser = add_command_about(breakers, name, run, help, detail, what="the circuit breaker", by="NAME")
-    parser.add_argument("--reason", default="", help="why; shown in `mainspring breakers list`")
+    add_actor_options(parser)
     return parser
 
 
@@ -70,7 +79,7 @@ def list_breakers(args: Namespace, terminal: Terminal) -> int:
 
 def open_breaker(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        app.run(app.breakers.open(args.name, reason=args.reason, open_for=args.length))
+        app.run(app.breakers.open(args.name, reason=args.reason, open_for=args.length, actor=args.actor))
         say(terminal, app.run(app.breakers.get(args.name)), app.now())
     return Exit.OK
 
@@ -78,7 +87,7 @@ def open_breaker(args: Namespace, terminal: Terminal) -> int:
 def close_breaker(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
         refuse_unknown(args.name, [status.name for status in app.run(app.breakers.list())])
-        app.run(app.breakers.close(args.name, reason=args.reason))
+        app.run(app.breakers.close(args.name, reason=args.reason, actor=args.actor))
         say(terminal, app.run(app.breakers.get(args.name)), app.now())
     return Exit.OK
 

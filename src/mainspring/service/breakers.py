@@ -13,7 +13,7 @@ from mainspring.errors import BreakerNotFound
 from mainspring.features.breakers.rules import Phase
 from mainspring.json_data import plain
 from mainspring.service.bodies import Reason, Reasoned, Seconds
-from mainspring.service.requests import Router, answer, app_of, needs
+from mainspring.service.requests import Router, answer, app_of, caller_of, needs
 from mainspring.service.tokens import Scope
 from mainspring.service.views import Moment, View
 
@@ -57,7 +57,7 @@ async def open_breaker(
 ) -> Response:
     """Let no call through. Running jobs may finish; jobs that need the breaker wait without using an attempt."""
     breakers = app_of(request).breakers
-    await breakers.open(name, reason=body.reason, open_for=body.open_for)
+    await breakers.open(name, reason=body.reason, open_for=body.open_for, actor=caller_of(request).actor)
     return answer(plain(await breakers.get(name)))
 
 
@@ -68,7 +68,7 @@ async def close_breaker(request: Request, name: BreakerName, body: Reason) -> Re
     """Let all calls through, and wake the jobs that wait for it."""
     breakers = app_of(request).breakers
     await refuse_unknown(request, name)
-    await breakers.close(name, reason=body.reason)
+    await breakers.close(name, reason=body.reason, actor=caller_of(request).actor)
     return answer(plain(await breakers.get(name)))
 
 

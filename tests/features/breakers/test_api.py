@@ -113,6 +113,15 @@ async def test_jobs_that_wait_start_at_once_when_it_closes(app: Mainspring, kit:
     assert set(await jobs_of(app, ids)) == {(Status.COMPLETED, 1)}
 
 
+async def test_what_is_done_by_hand_is_in_the_audit_log(app: Mainspring) -> None:
+    await app.breakers.open("mail", reason="maintenance", actor="ana")
+    await app.breakers.close("mail", actor="ben")
+    await app.breakers.close("mail", actor="ben")  # it is closed already
+    noted = [(entry.action, entry.actor, entry.reason, entry.detail) for entry in await app.audit()]
+    about = {"breaker": "mail"}
+    assert noted == [("breaker.close", "ben", "", about), ("breaker.open", "ana", "maintenance", about)]
+
+
 async def test_by_hand_for_a_while(app: Mainspring, kit: Kit, service: Service) -> None:
     await app.breakers.open("mail", open_for=60)
     await put(app, "declared", 5)

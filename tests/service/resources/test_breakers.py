@@ -15,6 +15,8 @@ async def test_a_breaker_is_opened_and_closed(app: Mainspring, client: Client) -
     assert await client.get("/v1/breakers/mail") == opened
     closed = await client.post("/v1/breakers/mail:close", {"reason": "over"})
     assert (closed["phase"], closed["reason"]) == ("closed", "over")
+    noted = [(entry["action"], entry["reason"], entry["actor"]) for entry in (await client.get("/v1/audit"))["entries"]]
+    assert noted == [("breaker.close", "over", "local"), ("breaker.open", "storm", "local")]
 
 
 async def test_an_unknown_breaker_is_not_found(client: Client) -> None:

@@ -18,7 +18,8 @@ from mainspring.features.breakers import rules
 from mainspring.features.breakers.options import OPTION, Breaker, check_name
 from mainspring.features.breakers.rules import Circuit, Phase
 from mainspring.features.breakers.storage import Circuits, View
-from mainspring.services import Services
+from mainspring.services import Services, whoami
+from mainspring.stores.documents import By, Note
 
 PROBING_DELAY: Millis = 1_000  # until a refused job asks again, while probes are under way
 BY_HAND_RECHECK: Millis = 600_000  # until a job checks again by itself whether an operator has closed the breaker
@@ -75,7 +76,9 @@ class Breakers:
         known: dict[str, Circuit] = dict.fromkeys([*self._settings, *declared], Circuit()) | await self.circuits.all()
         return [self._status(name, known[name]) for name in sorted(known)]
 
-    async def open(self, name: str, *, reason: str = "", open_for: Length | None = None) -> None:
+    async def open(
+        self, name: str, *, reason: str = "", open_for: Length | None = None, actor: str | None = None
+    ) -> None:
         """Let no call through: for `open_for`, or until `close` is called."""
         if open_for is not None and duration(open_for) <= 0:
             msg = f"breaker {name!r}: open_for is {open_for}; give a length of time above 0, or leave it out"
@@ -85,16 +88,16 @@ class Breakers:
             until = None if open_for is None else now + duration(open_for)
             return Circuit(Phase.OPEN, now, until=until, times=before.times, reason=reason or "opened by hand"), None
 
-        await self.circuits.change(check_name(name), decide)
+        await self.circuits.change(check_name(name), decide, note_of("open", name, reason, actor))
 
-    async def close(self, name: str, *, reason: str = "") -> None:
+    async def close(self, name: str, *, reason: str = "", actor: str | None = None) -> None:
         """Let all calls through, and wake the jobs that wait for it."""
 
         def decide(before: Circuit, now: Millis) -> tuple[Circuit, None]:
             is_it = before.phase is Phase.CLOSED and not before.slices
             return before if is_it else Circuit(since=now, reason=reason or "closed by hand"), None
 
-        await self.circuits.change(check_name(name), decide)
+        await self.circuits.change(check_name(name), decide, note_of("close", name, reason, actor))
 
     def _status(self, name: str, known: Circuit) -> BreakerStatus:
         now = self._services.store.clock.now()
@@ -232,3 +235,7 @@ def wait_of(current: Circuit, now: Millis) -> Millis:
 
 def reason_of(name: str) -> str:
     return f"the circuit breaker {name!r} is open"
+
+
+def note_of(action: str, name: str, reason: str, actor: str | None) -> Note:
+    return Note(By(actor or whoami(), reason), f"breaker.{action}", {"breaker": name})

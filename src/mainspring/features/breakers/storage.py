@@ -23,7 +23,7 @@ from mainspring.features.breakers.options import Breaker
 from mainspring.features.breakers.rules import Circuit, Phase, Slice
 from mainspring.log import get_log
 from mainspring.services import Services
-from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Write
+from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Note, Write
 from mainspring.stores.paging import pages
 from mainspring.stores.protocol import Store
 
@@ -175,8 +175,10 @@ class Circuits:
         finally:
             view.syncing = False
 
-    async def change(self, name: str, decide: Callable[[Circuit, Millis], tuple[Circuit, T]]) -> T:
-        """Read, decide and write; do it again if another process was quicker.
+    async def change(
+        self, name: str, decide: Callable[[Circuit, Millis], tuple[Circuit, T]], note: Note | None = None
+    ) -> T:
+        """Read, decide and write, with an entry for the audit log; do it again if another process was quicker.
 
         A circuit that a clock which was ahead has written is written as rewound, whatever is decided: if each read
         rewound it anew, it would stay open until that time comes.
@@ -188,7 +190,7 @@ class Circuits:
             before = stored.rewound(now)
             after, answer = decide(before, now)
             spread = after.phase is not before.phase
-            if after != stored and not await self._write(name, after, found, spread=spread):
+            if after != stored and not await self._write(name, after, found, note, spread=spread):
                 continue
             self.view(name).saw(after, now, tick if after == stored else next(self._ticks))
             if spread:
@@ -204,10 +206,12 @@ class Circuits:
             await self.change(name, lambda before, _: (before, None))
         await self._wake(names)
 
-    async def _write(self, name: str, after: Circuit, found: Document | None, *, spread: bool) -> bool:
+    async def _write(
+        self, name: str, after: Circuit, found: Document | None, note: Note | None, *, spread: bool
+    ) -> bool:
         expected = ABSENT if found is None else found.version
         write = Write(Key(COLLECTION, "", name), after.to_json(), expected=expected, recorded=spread)
-        return (await self._services.store.write([Bundle((write,), spread=spread)]))[0] is not None
+        return (await self._services.store.write([Bundle((write,), note=note, spread=spread)]))[0] is not None
 
     async def _wake(self, names: Collection[str]) -> None:
         """Wake the jobs that wait. If the process dies before it does so, they come back later, by their own times."""
