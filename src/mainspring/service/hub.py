@@ -218,7 +218,7 @@ class Hub:
         self._forget()
 
     async def close(self, why: str) -> None:
-        """End all clients, and wait until the feed is no longer read."""
+        """End the streams of all clients, and stop reading the change feed."""
         for subscription in list(self._subscriptions):
             subscription.end(why)
         self._dismiss()
