@@ -4,7 +4,7 @@ The hub reads pages of the feed, keeps the newest of them in a ring, and hands e
 runs while there are clients.
 
 A client that begins now, or whose cursor is in the ring, joins at once. Another client first reads the feed by itself
-(catch_up.py) and then joins at the end of a page of the hub. It reads up to exactly that place, so nothing is lost or
+(follower.py) and then joins at the end of a page of the hub. It reads up to exactly that place, so nothing is lost or
 repeated. On PostgreSQL this matters: the places of two readers are snapshots, and neither need include the other.
 """
 

@@ -38,7 +38,7 @@ def needs(scope: Scope) -> dict[str, Any]:
 
 
 class ScopedRoute(APIRoute):
-    """A route that checks the caller's scope first. Callers without the scope do not learn what is wrong with a body."""
+    """A route that checks the caller's scope first: callers without it do not learn what is wrong with a body."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
