@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
+from mainspring.clock import duration
 from mainspring.features.dependencies import options as dependencies
 from mainspring.features.expiry import options as expiry
+from mainspring.features.limits.options import Rate
 from mainspring.job import Counts, Job, Priority, Status
 from mainspring.numbers import Histogram, Numbers, Tally
+from mainspring.retry import Retry
 from mainspring.stores.feed import Change
 from mainspring.stores.protocol import Stats
 
@@ -29,16 +32,12 @@ def plain(value: Any) -> Any:  # noqa: PLR0911 - a table
             return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         case timedelta():
             return value.total_seconds()
-        case Job():
-            return plain_job(value)
-        case Stats():
-            return plain_stats(value)
-        case Change():
-            return plain(value.to_dict())
         case Mapping():
             return {str(key): plain(item) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
             return [plain(item) for item in value]
+    if (form := FORMS.get(type(value))) is not None:
+        return form(value)
     return _fields(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
@@ -113,3 +112,17 @@ def plain_histogram(histogram: Histogram) -> dict[str, Any]:
 
 def _fields(value: Any) -> dict[str, Any]:
     return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+
+
+def plain_rate(rate: Rate) -> dict[str, Any]:
+    return {"count": rate.count, "per": duration(rate.per) / 1000, "burst": rate.burst}
+
+
+FORMS: dict[type, Callable[[Any], Any]] = {
+    Job: plain_job,
+    Stats: plain_stats,
+    Change: lambda change: plain(change.to_dict()),
+    Retry: Retry.to_data,
+    Rate: plain_rate,
+}
+"""How objects are shown whose fields alone would not be clear."""

@@ -31,6 +31,8 @@ def state_of(stored: StoredSchedule, now: datetime) -> tuple[ScheduleState, str]
 
 def plain_schedule(stored: StoredSchedule, now: datetime) -> dict[str, Any]:
     pause = stored.schedule.pause
+    if pause is not None and not pause.covers(now):
+        pause = None  # it is over, and only kept for the times that it covered
     return {
         "id": stored.id,
         "words": stored.describe(),

@@ -65,11 +65,13 @@ class Timers:
         self._features = features
         self._refused = False
 
-    def _timers(self) -> list[Timer]:
-        return [timer for feature in self._features.all for timer in feature.timers]
+    def _timers(self, *, schedules: bool = True) -> list[Timer]:
+        """Return all timers; without `schedules`, leave schedules and occasions to other workers."""
+        every = (timer for feature in self._features.all for timer in feature.timers)
+        return [timer for timer in every if schedules or not timer.is_schedule]
 
-    async def refresh(self) -> None:
-        for timer in self._timers():
+    async def refresh(self, *, schedules: bool = True) -> None:
+        for timer in self._timers(schedules=schedules):
             await timer.refresh()
 
     async def recover(self) -> None:
@@ -83,13 +85,11 @@ class Timers:
     async def run_due(self, *, schedules: bool = True) -> Millis | None:
         """Fire everything that is due; return when the next document is due, if there is one.
 
-        Without `schedules`, leave schedules and occasions to other workers.
-
         The timers take turns, so that a million birthdays do not hold up a schedule. A timer that had nothing to do is
         skipped for one turn, as it was asked a moment ago, but never for two in a row.
         """
         moments: dict[str, Millis | None] = {}
-        turn = timers = [timer for timer in self._timers() if schedules or not timer.is_schedule]
+        turn = timers = self._timers(schedules=schedules)
         while True:
             steps = [(timer, await self._take_turn(timer)) for timer in turn]
             moments |= {timer.collection: step.next_at for timer, step in steps}

@@ -383,6 +383,7 @@ def test_a_paused_schedule_fires_again_when_resumed(schedules: Run, shop: Shop) 
     assert schedules("pause", "a").out == "a paused: it does not fire until it is resumed\n"
     assert schedules("list", "--json").data["schedules"][0]["state"] == "paused"
     assert schedules("resume", "a").out.startswith("a resumed: next at ")
+    assert schedules("list", "--json").data["schedules"][0]["paused"] is None
     outcome = schedules("pause", "a", "--for", "3d", "--json")
     pause = outcome.data["schedule"]["paused"]
     length = datetime.fromisoformat(pause["until"]) - datetime.fromisoformat(pause["since"])

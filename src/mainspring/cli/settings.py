@@ -128,7 +128,7 @@ def list_settings(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
         found, now = app.settings.list_sync(), app.now()
     if terminal.json:
-        terminal.emit({"settings": [plain(setting) for setting in found]})
+        terminal.emit({"settings": found})
     elif found:
         terminal.table(COLUMNS, [row_of(setting, show_both(setting.at, now)) for setting in found])
     else:
@@ -159,7 +159,7 @@ def clear_settings(args: Namespace, terminal: Terminal) -> int:
 def say(terminal: Terminal, settings: Iterable[Setting], now: Any) -> None:
     found = list(settings)
     if terminal.json:
-        terminal.emit({"settings": [plain(setting) for setting in found]})
+        terminal.emit({"settings": found})
     else:
         terminal.table(COLUMNS, [row_of(setting, show_both(setting.at, now)) for setting in found])
 
@@ -180,12 +180,3 @@ def shown_retry(retry: Retry) -> str:
         return ",".join(show_length(duration(delay) / 1000) for delay in retry.explicit)
     base, longest = (show_length(duration(delay) / 1000) for delay in (retry.base, retry.max_delay))
     return base if retry.factor == 1 else f"{base}..{longest}"
-
-
-def plain(setting: Setting) -> dict[str, object]:
-    value = setting.value
-    if isinstance(value, Retry):
-        value = value.to_data()
-    elif isinstance(value, Rate):
-        value = {"count": value.count, "per": duration(value.per) / 1000, "burst": value.burst}
-    return {**{name: getattr(setting, name) for name in setting.__slots__}, "value": value}

@@ -9,12 +9,9 @@ from pydantic import Field, StrictBool, StrictInt
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mainspring.clock import duration
 from mainspring.features.limits.options import Rate
-from mainspring.features.settings.api import Setting
 from mainspring.json_data import plain
 from mainspring.live_settings import Kind
-from mainspring.retry import Retry
 from mainspring.service.bodies import Body, Reasoned, RetryPolicy, Seconds
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs
 from mainspring.service.tokens import Scope
@@ -76,16 +73,6 @@ class ClearedView(View):
     cleared: bool = Field(description="false: there was nothing to clear")
 
 
-def setting_data(setting: Setting) -> dict[str, Any]:
-    value = setting.value
-    if isinstance(value, Retry):
-        value = value.to_data()
-    elif isinstance(value, Rate):
-        value = {"count": value.count, "per": duration(value.per) / 1000, "burst": value.burst}
-    names = ("kind", "name", "option", "actor", "reason", "at")
-    return {**{name: plain(getattr(setting, name)) for name in names}, "value": value}
-
-
 def owner(kind: Kind, name: str) -> dict[str, Any]:
     return {"name" if kind is Kind.LIMIT else kind.value: name}
 
@@ -93,14 +80,14 @@ def owner(kind: Kind, name: str) -> dict[str, Any]:
 @router.get("", response_model=SettingList, summary="List changed settings", **needs(Scope.READ))
 async def list_settings(request: Request) -> Response:
     """Return all settings that were changed at run time, and the pauses of queues."""
-    return answer({"settings": [setting_data(setting) for setting in await app_of(request).settings.list()]})
+    return answer({"settings": plain(await app_of(request).settings.list())})
 
 
 @router.get("/{kind}/{name:path}", response_model=SettingList, summary="Show changed settings", **needs(Scope.READ))
 async def show_settings(request: Request, kind: Kind, name: OwnerName) -> Response:
     """Return the changed settings of a task, a queue, or a limit with a name of its own."""
     found = await app_of(request).settings.get(**owner(kind, name))
-    return answer({"settings": [setting_data(setting) for setting in found.values()]})
+    return answer({"settings": plain(list(found.values()))})
 
 
 @router.patch("/{kind}/{name:path}", response_model=SettingList, summary="Change settings", **needs(Scope.OPERATE))
@@ -108,7 +95,7 @@ async def change_settings(request: Request, kind: Kind, name: OwnerName, body: S
     """Change limits, rates, retries, timeouts or pauses. All processes use them within a second."""
     actor = caller_of(request).actor
     found = await app_of(request).settings.set(**owner(kind, name), **body.values(), actor=actor, reason=body.reason)
-    return answer({"settings": [setting_data(setting) for setting in found.values()]})
+    return answer({"settings": plain(list(found.values()))})
 
 
 @router.delete("/{kind}/{name:path}", response_model=ClearedView, summary="Clear settings", **needs(Scope.OPERATE))

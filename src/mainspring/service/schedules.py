@@ -53,11 +53,8 @@ async def schedules_data(app: Mainspring, schedules: Sequence[StoredSchedule]) -
 
 def schedule_data(stored: StoredSchedule, last: Job | None, now: datetime) -> dict[str, Any]:
     state, why = state_of(stored, now)
-    data, pause = plain_schedule(stored, now), stored.schedule.pause
-    if pause is not None and not pause.covers(now):
-        data["paused"] = None  # a past pause is only kept for the times that it covered
     extra = {"state": state, "why": why or None, "last_status": None if last is None else last.status.value}
-    return {**data, **extra, "revision": stored.revision}
+    return {**plain_schedule(stored, now), **extra, "revision": stored.revision}
 
 
 async def shown(app: Mainspring, stored: StoredSchedule, status: int = 200) -> Response:

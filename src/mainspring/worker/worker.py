@@ -253,7 +253,7 @@ class Worker:
         if now - self._refreshed_at >= REFRESH_EVERY:
             if self.settings.schedules:
                 await self._reconcile()
-            await self.runtime.timers.refresh()
+            await self.runtime.timers.refresh(schedules=self.settings.schedules)
             self._refreshed_at = now
         next_at = await self.runtime.timers.run_due(schedules=self.settings.schedules)
         await sleep_until(next_at, self.runtime.store.clock, self._some_due)

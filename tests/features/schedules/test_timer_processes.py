@@ -256,6 +256,28 @@ async def test_next_times_follow_a_new_tzdata(make: Make, clock: ManualClock) ->
         assert (after.next, after.tzdata) == (stored.next, tzdata_version())
 
 
+async def test_a_worker_without_schedules_leaves_them_as_they_are(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Mainspring(MemoryStore(clock=clock))
+    app.task(name="work")(work)
+    old = replace(await app.schedules.put("a", Interval("1m"), job_of(app)), tzdata="2000a")
+    await app.store.write([Bundle((old.write(),))])
+    clock.advance(60)
+    looked, run_due = asyncio.Event(), app.runtime.timers.run_due
+
+    async def look(*, schedules: bool = True) -> int | None:
+        next_at = await run_due(schedules=schedules)
+        looked.set()
+        return next_at
+
+    monkeypatch.setattr(app.runtime.timers, "run_due", look)
+    async with app.worker(schedules=False):
+        await looked.wait()
+    assert (await app.schedules.get("a")).to_data() == old.to_data()
+    assert await app.jobs.count() == 0
+
+
 async def test_a_newer_programs_tzdata_is_left_alone(clock: ManualClock) -> None:
     app = Mainspring(MemoryStore(clock=clock))
     app.task(name="work")(work)

@@ -51,6 +51,14 @@ async def test_two_stores_have_separate_jobs() -> None:
     assert [await store.count(Filter()) for store in (first, second)] == [1, 0]
 
 
+async def test_two_stores_have_separate_change_feeds() -> None:
+    first, second = connect("memory://"), connect("memory://")
+    cursor = str((await first.changes()).cursor)
+    await put(second)
+    page = await second.changes(cursor)
+    assert (page.reset, page.entries) == (True, [])
+
+
 async def test_jobs_stay_after_it_is_closed(store: MemoryStore) -> None:
     await put(store)
     await store.close()
