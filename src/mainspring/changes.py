@@ -32,8 +32,8 @@ class ChangeStream:
         self._services = services
         self._where = where
         self._place: Cursor | Change | None = None if after is None else Cursor.parse(after)
-        self._news: asyncio.Event | None = None  # while it is followed
-        self.reads = 0  # that have begun
+        self._news: asyncio.Event | None = None  # set once it is followed
+        self.reads = 0  # of the store that have begun
 
     @property
     def cursor(self) -> str | None:
@@ -62,19 +62,17 @@ class ChangeStream:
         return self._place.place if isinstance(self._place, Change) else self._place
 
     async def _follow(self) -> AsyncGenerator[Change]:
-        before = await self._begin()
         async with aclosing(self.pages()) as pages:
             async for page in pages:
-                for change in page.changes(self._where, before):
+                for change in page.changes(self._where, await self._begin()):
                     self._place = change
                     yield change
-                self._place = before = page.cursor
 
     async def pages(self) -> AsyncGenerator[ChangePage]:
         """Yield each page of the feed as it is read, also if it is empty. The filter is not applied to it.
 
-        Close the generator at its end. The first page may begin with changes before `cursor`: pass the cursor to
-        `ChangePage.changes` as `skip`.
+        Close the generator when you stop (`aclosing`). The first page may begin with changes before `cursor`: pass the
+        cursor to `ChangePage.changes` as `skip`.
         """
         self._news = news = asyncio.Event()
         await self._begin()

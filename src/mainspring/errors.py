@@ -21,7 +21,7 @@
     ├── InvalidPerson             fields of a person are invalid (also a ValueError)
     ├── IllegalMove               the job's status does not allow it
     ├── DedupeConflict            another live job holds the dedupe key
-    ├── EditConflict              it was changed since it was read; nothing was changed now
+    ├── EditConflict              someone else has changed it since it was read; nothing was written
     ├── SystemHalted              the system is halted and rejects new jobs
     ├── ClaimLost                 this run's claim was taken over; nothing it writes counts
     ├── JobFailed                 a job whose result was awaited did not complete
@@ -120,7 +120,7 @@ class DedupeConflict(MainspringError):
 
 
 class EditConflict(MainspringError):
-    """It was changed since it was read. Nothing was changed now."""
+    """Someone else has changed it since you read it. Nothing was written; read it again."""
 
 
 class SystemHalted(MainspringError):

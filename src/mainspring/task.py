@@ -318,26 +318,21 @@ class Enqueuer(Generic[P, R]):
             return self._insert_sync(self._prepare_many(payloads, call, self._task.payload.dump_data), call)
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        self._refuse_replacing()
-        with self._around() as call:
-            job = self._prepared(args, kwargs, call)
-            if call is not None:
-                call.job_ids = [job.id]
-            return job
+        return self._prepare_by(lambda call: self._prepared(args, kwargs, call))
 
     def prepare_data(self, payload: Any) -> NewJob:
         """Prepare a job whose payload is given as `job.payload` shows it, as `app.prepare` does."""
-        self._refuse_replacing()
-        with self._around() as call:
-            job = self._from_data(payload, call)
-            if call is not None:
-                call.job_ids = [job.id]
-            return job
+        return self._prepare_by(lambda call: self._from_data(payload, call))
 
-    def _refuse_replacing(self) -> None:
+    def _prepare_by(self, make: Callable[[EnqueueCall | None], NewJob]) -> NewJob:
         if self._newest_under is not None:
             msg = "a job with debounce or replace cannot be prepared, because it may replace a waiting job; enqueue it"
             raise ConfigurationError(msg)
+        with self._around() as call:
+            job = make(call)
+            if call is not None:
+                call.job_ids = [job.id]
+            return job
 
     def template(self, arguments: Mapping[str, Any]) -> NewJob:
         if not arguments and self._task.allows_no_arguments():  # as for most schedules; needs no Pydantic

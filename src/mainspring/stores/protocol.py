@@ -610,6 +610,7 @@ class Store(Protocol):
 
         Claims are in the feed only on request. With `starts`, they are recorded from before the page is read until at
         least RETENTION later, whichever process claims. Otherwise claims are only counted, for the numbers over time.
+        A claim that is under way in another process when the first reader asks may be only counted.
 
         `until` is the cursor of a page without `more`, which was read after the page that ended at `after`. Then the
         last page ends exactly where that one ended: two readers with different histories are at the same place.

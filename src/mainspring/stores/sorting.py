@@ -118,7 +118,10 @@ class Lane:
         return self._split(order, start if begin.values else None, until if end.values else None)
 
     def _past(self, spot: Spot | None, sign: str) -> Bound | None:
-        """Return one condition, because of two SQLite reads the range of the first, and not the smaller one."""
+        """Return the rows past a spot as a single condition.
+
+        Given two conditions on the key, SQLite would seek by the first, even if the second is narrower.
+        """
         smaller = "<" in sign
         first, last = (self.below, self.above) if smaller else (self.above, self.below)
         if spot is None or (first is not None and (spot[0] >= first if smaller else spot[0] <= first)):

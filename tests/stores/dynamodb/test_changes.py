@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mainspring.job import Claim, Move, ProgressReport
-from mainspring.stores.dynamodb import DynamoStore, changes, journal
+from mainspring.stores.dynamodb import DynamoStore, changes, halts, journal
 from mainspring.stores.dynamodb.client import Cancelled
 from mainspring.stores.dynamodb.items import key
 from mainspring.stores.dynamodb.values import Row
@@ -197,6 +197,28 @@ async def test_readers_that_begin_at_the_same_time_begin_the_same_feed(programs:
         store.table.recording_age = 0.0
     pages = await asyncio.gather(*(store.changes() for store in stores))
     assert len({page.cursor.life for page in pages}) == 1
+
+
+async def test_each_reader_waits_until_all_processes_record(programs: Programs) -> None:
+    """Also a reader that comes while the one that began the recording is still waiting."""
+    loop = asyncio.get_running_loop()
+
+    async def time_of_first_read(store: DynamoStore) -> float:
+        store.table.recording_age = 0.2
+        began = loop.time()
+        await store.changes(starts=True)
+        return loop.time() - began
+
+    first, second = await programs.another(), await programs.another()
+    waiting = asyncio.create_task(time_of_first_read(first))
+    while not await recording_of(second):  # noqa: ASYNC110 - the server tells nobody
+        await asyncio.sleep(0.01)
+    assert await time_of_first_read(second) >= 0.2
+    assert await waiting >= 0.2
+
+
+async def recording_of(store: DynamoStore) -> Any:
+    return (await store.table.get(halts.ours(store.table)) or {}).get(journal.RECORDING)
 
 
 # -- the guards -----------------------------------------------------------------------------------------------

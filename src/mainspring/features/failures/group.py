@@ -43,7 +43,7 @@ class FailureGroup:
 
     @property
     def is_regression(self) -> bool:
-        """Return whether it failed again after it was resolved. A change by hand ends that."""
+        """Return whether it failed again after it was resolved, and was not changed by hand since."""
         return self.state is GroupState.OPEN and self.reopened_at is not None and self.reopened_at == self.changed_at
 
 

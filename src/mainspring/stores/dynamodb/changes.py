@@ -79,7 +79,6 @@ async def keep_recording(table: Table, *, starts: bool) -> str:
 
     With `starts`, they record claims too. Another reader may be faster, and may not want claims: then try again.
     """
-    began = False  # by this call
     while True:
         row = await table.get(halts.ours(table)) or {}
         found: dict[str, str] = row.get(RECORDING, {})
@@ -87,18 +86,25 @@ async def keep_recording(table: Table, *, starts: bool) -> str:
         wanted = to_record(found, now, starts=starts)
         if wanted == found:
             break
-        began = began or found.get("until", "") <= stamp(now) or (starts and found.get(STARTS, "") <= stamp(now))
         same = [equals(RECORDING, found)] if found else [absent(RECORDING)]
         with suppress(Cancelled):  # another reader was faster: two lives would reset each other's cursors
             await halts.write_all(table, {RECORDING: wanted}, None, only_if=same)
     note_recording(table, row)
-    if began:
+    if is_news(found, now - int(1000 * table.recording_age), starts=starts):
         await asyncio.sleep(table.recording_age)  # by then, all processes know
     return found["life"]
 
 
+def is_news(found: Mapping[str, str], since: Millis, *, starts: bool) -> bool:
+    """Return whether a reader wrote this after that time: then some processes may not record yet."""
+    written = [unstamp(found["until"]) - RETENTION]
+    if starts:
+        written.append(unstamp(found[STARTS]) - STARTS_RETENTION)
+    return max(written) > since
+
+
 def to_record(found: Mapping[str, str], now: Millis, *, starts: bool) -> dict[str, str]:
-    """Return what the attribute RECORDING must say, for a reader that has found this; the same, if that is enough."""
+    """Return the value that RECORDING needs for this reader. It equals `found` if nothing has to be written."""
     wanted = dict(found)
     if found.get("until", "") <= stamp(now):
         wanted = {"life": new_id()[-8:], "until": stamp(now + RETENTION)}

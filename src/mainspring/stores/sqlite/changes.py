@@ -47,7 +47,7 @@ LAST_NUMBER = 2**63 - 1  # that SQLite could give
 PRUNE = "DELETE FROM mainspring_changes WHERE number < ?"
 
 
-def read(connection: sqlite3.Connection, after: Cursor | None, limit: int, until: Cursor | None = None) -> ChangePage:
+def read(connection: sqlite3.Connection, after: Cursor | None, limit: int, until: Cursor | None) -> ChangePage:
     """Return the entries after a cursor; without a cursor, none, and the cursor of the feed's end."""
     life, first, last = connection.execute(FIRST_AND_LAST).fetchone()
     end = Cursor(life, last or 0, mark=mark_of(connection, last or 0))
@@ -95,9 +95,13 @@ def record(transaction: Transaction, entries: list[Entry]) -> list[None]:
     return [None] * len(entries)
 
 
-def asks_in_time(connection: sqlite3.Connection, now: Millis) -> bool:
-    """Return whether a reader has asked for starts lately."""
-    return are_asked_for(connection.execute(STARTS_UNTIL).fetchone()[0], now)
+def read_if_asked(
+    connection: sqlite3.Connection, now: Millis, after: Cursor | None, limit: int, until: Cursor | None
+) -> ChangePage | None:
+    """Return a page as `read` does; None if no reader has asked for starts lately."""
+    if not are_asked_for(connection.execute(STARTS_UNTIL).fetchone()[0], now):
+        return None
+    return read(connection, after, limit, until)
 
 
 def ask_for_starts(transaction: Transaction, requests: list[None]) -> list[None]:

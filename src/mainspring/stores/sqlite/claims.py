@@ -106,10 +106,9 @@ SELECT task, json_group_array(run_at) FROM mainspring_jobs
 WHERE seq IN (SELECT value FROM json_each(?)) GROUP BY task
 """
 STARTED = """
-SELECT task, json_group_array({job}), count(target_type) FROM mainspring_jobs
-WHERE seq IN (SELECT value FROM json_each(?)) GROUP BY task
+SELECT task, json_group_array(iif(target_type IS NULL, id, json_array(id, target_type, target_id)))
+FROM mainspring_jobs WHERE seq IN (SELECT value FROM json_each(?)) GROUP BY task
 """
-WITHOUT_TARGETS, WITH_TARGETS = STARTED.format(job="id"), STARTED.format(job="json_array(id, target_type, target_id)")
 PUT_ASIDE = f"""
 UPDATE mainspring_jobs SET aside = 1 WHERE seq IN (
     SELECT seq FROM (SELECT seq, task {DUE_HERE}) WHERE task NOT IN (SELECT value FROM json_each(:tasks)))
@@ -286,7 +285,10 @@ def take(transaction: Transaction, request: ClaimRequest, taken: Taken, pick: st
         given["stall_grace"] = request.stall_grace
         transaction.execute(TAKE, given)
         times = waits(transaction, names, seqs, number, due)
-        (record_starts if asked else count_starts)(transaction, request.worker, queue, seqs, times)
+        if asked:
+            record_starts(transaction, request.worker, queue, seqs, times)
+        else:
+            count_starts(transaction, queue, times)
         transaction.count(queue, RETRYING, -retrying)
         transaction.count(queue, SUSPENDED, -suspended)
         transaction.count(queue, PENDING, retrying + suspended - number)
@@ -296,7 +298,7 @@ def take(transaction: Transaction, request: ClaimRequest, taken: Taken, pick: st
     return int(number)
 
 
-def count_starts(transaction: Transaction, _worker: str, queue: str, _seqs: str, times: dict[str, Times]) -> None:
+def count_starts(transaction: Transaction, queue: str, times: dict[str, Times]) -> None:
     for task, waited in times.items():
         transaction.count_starts(queue, task, json.dumps(waited))
 
@@ -304,10 +306,7 @@ def count_starts(transaction: Transaction, _worker: str, queue: str, _seqs: str,
 def record_starts(transaction: Transaction, worker: str, queue: str, seqs: str, times: dict[str, Times]) -> None:
     """Record the jobs that are claimed, because a reader of the change feed asks for them."""
     data = json.dumps({"worker": worker})
-    lists = transaction.execute(WITHOUT_TARGETS, (seqs,)).fetchall()
-    if any(targets for _, _, targets in lists):
-        lists = transaction.execute(WITH_TARGETS, (seqs,)).fetchall()
-    for task, jobs, _ in lists:
+    for task, jobs in transaction.execute(STARTED, (seqs,)).fetchall():
         transaction.record_row(ChangeKind.STARTED, queue, task, jobs, data, 0, json.dumps(times[task]))
 
 

@@ -133,7 +133,8 @@ class Conditions:
             self.add(f"EXISTS (SELECT 1 FROM {levels} WHERE {names} AND {condition})", *steps, *compared)
 
 
-# The condition of an index; SQLite does not derive it. As it is true anyway, the planner shall not read its range.
+# The condition of an index, which SQLite does not derive. It holds for every row that is read: `likelihood` keeps the
+# planner from choosing it as the range to scan.
 IN_FAILED = f"likelihood(status > {COMPLETED}, 1.0)"
 UPDATED_AT = "max(created_at, claimed_at, changed_at)"
 IS_TAGGED = "id IN (SELECT job_id FROM mainspring_tags WHERE tag = ?)"

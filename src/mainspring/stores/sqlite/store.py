@@ -288,9 +288,13 @@ class SqlStore(ABC):
     async def changes(
         self, after: str | None = None, *, limit: int = 500, starts: bool = False, until: str | None = None
     ) -> ChangePage:
-        if starts and not await self._read(changes.asks_in_time, self.clock.now()):
+        span = parse_cursor(after), limit, parse_cursor(until)
+        if starts:
+            page = await self._read(changes.read_if_asked, self.clock.now(), *span)
+            if page is not None:
+                return page
             await self._write(changes.ask_for_starts, [None])
-        return await self._read(changes.read, parse_cursor(after), limit, parse_cursor(until))
+        return await self._read(changes.read, *span)
 
     async def numbers(self, query: NumbersQuery) -> list[Figure]:
         return await self._read(numbers.read, query)
