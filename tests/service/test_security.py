@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import aiohttp
 import pytest
 from pydantic import ValidationError
 
@@ -160,6 +161,48 @@ async def test_another_host_is_refused(client: Client, host: str) -> None:
 async def test_a_configured_host_is_allowed(app: Mainspring, host: str) -> None:
     async with serving(app, allowed_hosts="jobs.example, other.example") as client:
         assert (await client.get("/v1/jobs", host=host)).status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "http://127.0.0.1:1"},
+        {"origin": "null"},
+        {"origin": "http://[evil"},
+        {"sec_fetch_site": "cross-site", "sec_fetch_mode": "no-cors"},
+    ],
+)
+async def test_a_page_of_another_site_can_do_nothing(app: Mainspring, client: Client, headers: dict[str, str]) -> None:
+    """Browsers let any page send a text to this machine, where no token is needed."""
+    for path, body in (("/v1/jobs", ADA), ("/v1/leases", {"worker": "evil"}), ("/v1/halt", {"reason": "evil"})):
+        assert (await client.post(path, body, content_type="text/plain", **headers)).code == "forbidden"
+    assert (await client.get("/v1/jobs", **headers)).code == "forbidden"
+    assert await app.jobs.count() == 0
+    assert not await app.halts()
+
+
+async def test_a_page_of_another_site_cannot_open_a_websocket(client: Client) -> None:
+    for origin in ("https://evil.example", "null"):
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
+            await client.session.ws_connect(f"{client.url}/v1/events/ws", origin=origin)
+    async with client.session.ws_connect(f"{client.url}/v1/events/ws", origin=client.url) as socket:
+        assert not socket.closed
+
+
+async def test_a_page_of_the_service_itself_is_allowed(client: Client) -> None:
+    assert (await client.post("/v1/jobs", ADA, origin=client.url, sec_fetch_site="same-origin")).status == 201
+    assert (await client.post("/v1/jobs", ADA)).status == 201
+    assert (await client.get("/v1/jobs", sec_fetch_site="cross-site", sec_fetch_mode="navigate")).status == 200
+
+
+async def test_a_page_with_a_token_may_be_of_another_site(app: Mainspring) -> None:
+    """Browsers add no token by themselves, as they do with cookies."""
+    text = await token_of(app, "enqueue")
+    async with serving(app, tokens="required") as client:
+        answer = await client.using(text).post("/v1/jobs", ADA, origin="https://shop.example")
+        assert answer.status == 201
+        assert (await client.post("/v1/jobs", ADA, origin="https://shop.example")).code == "unauthorized"
 
 
 async def test_a_body_that_is_too_large_is_refused(app: Mainspring) -> None:

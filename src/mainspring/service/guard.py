@@ -1,4 +1,4 @@
-"""What happens to every request before a route sees it: request id, host, size of the body, token.
+"""What happens to every request before a route sees it: request id, host, token, origin, size of the body.
 
 This is plain ASGI: frameworks' own middleware classes would cost more than an enqueue.
 """
@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.requests import ClientDisconnect
 
@@ -77,7 +76,9 @@ class Guard:
         try:
             self._check_host(request)
             request.check_text()
-            request.caller = await self._caller(request)
+            request.caller = caller = await self._caller(request)
+            if caller.token is None:
+                request.check_origin()
             request.max_body = self._settings.max_body * (BULK_FACTOR if request.path.endswith(":bulk") else 1)
             request.check_length()
             await self._app(scope, request.receive, request.send)
@@ -141,6 +142,17 @@ class Connection:
     def header(self, name: bytes) -> str:
         return next((value.decode("latin-1") for key, value in self._scope["headers"] if key == name), "")
 
+    def check_origin(self) -> None:
+        """Refuse what pages of other sites send: browsers let any page send requests to this machine.
+
+        A link on such a page may lead here. A form may not: browsers send its page's origin, which is `null` for some.
+        """
+        origin = self.header(b"origin")
+        if origin and origin.partition("://")[2].lower() != self.header(b"host").lower():
+            raise Problem("forbidden", f"pages of {origin!r} may not use this service from a browser")
+        if self.header(b"sec-fetch-site") == "cross-site" and self.header(b"sec-fetch-mode") != "navigate":
+            raise Problem("forbidden", "pages of other sites may not use this service from a browser")
+
 
 class Socket(Connection):
     """A WebSocket that a client asks for."""
@@ -148,12 +160,6 @@ class Socket(Connection):
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         super().__init__(scope)
         self.scope, self.receive, self.send = scope, receive, send
-
-    def check_origin(self) -> None:
-        """Refuse pages of other sites: browsers let any page open a WebSocket to any address, also to this machine."""
-        origin = self.header(b"origin")
-        if origin and urlsplit(origin).netloc.lower() != self.header(b"host").lower():
-            raise Problem("forbidden", f"a page of {origin!r} may not open a WebSocket here")
 
     async def refuse(self, problem: Problem) -> None:
         """Answer before the WebSocket is open."""

@@ -50,7 +50,7 @@ KINDS: Mapping[str, Kind] = {
     "invalid_json": Kind(400, "The body is not valid JSON."),
     "invalid_cursor": Kind(400, "The cursor is not one of this list."),
     "unauthorized": Kind(401, "A valid token is needed."),
-    "forbidden": Kind(403, "The token does not allow this."),
+    "forbidden": Kind(403, "The caller is not allowed to do this."),
     "not_found": Kind(404, "What the request names does not exist."),
     "method_not_allowed": Kind(405, "The path does not have this method."),
     "illegal_move": Kind(409, "The job is not in a state that allows this."),
