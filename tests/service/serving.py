@@ -83,7 +83,8 @@ def api_of(app: Mainspring) -> FastAPI:
 @asynccontextmanager
 async def serving(app: Mainspring, **settings: Any) -> AsyncIterator[Client]:
     """Serve an application that is open, and yield a client without a token."""
-    async with listening(make_service(app, ServiceSettings(**settings))) as url, aiohttp.ClientSession() as session:
+    service = make_service(app, ServiceSettings(**{"tokens": "optional", **settings}))
+    async with listening(service) as url, aiohttp.ClientSession() as session:
         yield Client(session, url)
 
 

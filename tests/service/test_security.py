@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import aiohttp
 import pytest
 from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from mainspring import Mainspring
 from mainspring.service import Scope, ServiceSettings, Tokens, make_service
 from mainspring.service.guard import OPEN_PATHS
 from mainspring.service.tokens import COLLECTION, FRESH_FOR, checksum, parts_of
 from mainspring.stores.documents import Listing
-from tests.service.serving import Client, api_of, serving
+from tests.service.serving import Client, api_of, listening, serving
 
 ADA = {"task": "welcome", "payload": {"guest": "Ada"}}
 
@@ -219,8 +223,9 @@ async def test_a_body_that_is_too_large_is_refused(app: Mainspring) -> None:
 
 
 def test_another_address_than_loopback_needs_tokens() -> None:
-    assert not ServiceSettings().needs_tokens
-    assert ServiceSettings(host="0.0.0.0").needs_tokens
+    assert not ServiceSettings().bound().needs_tokens
+    assert ServiceSettings(tokens="required").bound().needs_tokens
+    assert ServiceSettings(host="0.0.0.0").bound().needs_tokens
     with pytest.raises(ValidationError, match="tokens are required"):
         ServiceSettings(host="10.0.0.1", tokens="optional")
 
@@ -239,5 +244,23 @@ async def test_an_error_of_ours_tells_no_secret(
     assert answer.data["request_id"] in caplog.text
 
 
-def test_a_service_can_be_mounted() -> None:
-    assert callable(make_service(Mainspring("memory://")))
+# -- mounted into another application ---------------------------------------------------------------
+
+
+@asynccontextmanager
+async def mounted(app: Mainspring, **settings: Any) -> AsyncIterator[Client]:
+    """Serve another application that has the service under /queue."""
+    service = make_service(app, ServiceSettings(**settings))
+    whole = Starlette(routes=[Mount("/queue", service)])
+    async with listening(whole) as url, aiohttp.ClientSession() as session:
+        yield Client(session, f"{url}/queue")
+
+
+async def test_a_mounted_service_needs_tokens_unless_they_are_optional(app: Mainspring) -> None:
+    """The address that the other application listens on is not known."""
+    text = await token_of(app, "read")
+    async with mounted(app) as client:
+        assert (await client.get("/v1/jobs")).code == "unauthorized"
+        assert (await client.using(text).get("/v1/jobs")).status == 200
+    async with mounted(app, tokens="optional") as client:
+        assert (await client.get("/v1/jobs")).status == 200

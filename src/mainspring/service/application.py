@@ -42,7 +42,8 @@ CODES = {404: "not_found", METHOD_NOT_ALLOWED: "method_not_allowed"}
 def make_service(app: Mainspring, settings: ServiceSettings | None = None, live: Live | None = None) -> App:
     """Return the HTTP API of an application, for any ASGI server.
 
-    To mount it: `your_app.mount("/jobs", make_service(app))`. Open and close the application yourself then.
+    Every request needs a token, unless the settings say `tokens="optional"`: this function cannot know who can reach
+    the service. To mount it: `your_app.mount("/jobs", make_service(app))`. Open and close the application yourself.
     To end the streams of events before the server stops, make `live` yourself, and close it.
     """
     settings = settings or ServiceSettings()

@@ -62,8 +62,10 @@ class Guard:
 
     def __init__(self, app: App, settings: ServiceSettings, tokens: Tokens) -> None:
         self._app = app
-        self._settings = settings
         self._tokens = tokens
+        self._hosts = settings.hosts
+        self._needs_tokens = settings.needs_tokens
+        self._max_body = settings.max_body
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -79,7 +81,7 @@ class Guard:
             request.caller = caller = await self._caller(request)
             if caller.token is None:
                 request.check_origin()
-            request.max_body = self._settings.max_body * (BULK_FACTOR if request.path.endswith(":bulk") else 1)
+            request.max_body = self._max_body * (BULK_FACTOR if request.path.endswith(":bulk") else 1)
             request.check_length()
             await self._app(scope, request.receive, request.send)
         except Problem as problem:  # refused before a route was found, or while it read the body
@@ -106,7 +108,7 @@ class Guard:
 
     async def _caller_of_socket(self, socket: Socket) -> Caller | None:
         """Return None if the first message must have a token."""
-        if self._settings.needs_tokens and not socket.header(b"authorization"):
+        if self._needs_tokens and not socket.header(b"authorization"):
             return None
         return await self._caller(socket)
 
@@ -114,14 +116,14 @@ class Guard:
         """Refuse other names than ours: a page of another site could point its name at this address."""
         host = request.header(b"host").lower()
         name = host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.partition(":")[0]
-        if name not in self._settings.hosts:
+        if name not in self._hosts:
             msg = f"the Host header names {host!r}; add it to `allowed_hosts` if the service has this name"
             raise Problem("host_not_allowed", msg)
 
     async def _caller(self, request: Connection) -> Caller:
         kind, _, text = request.header(b"authorization").partition(" ")
         if not kind:
-            if self._settings.needs_tokens and request.path not in OPEN_PATHS:
+            if self._needs_tokens and request.path not in OPEN_PATHS:
                 raise Problem("unauthorized", "send a token: `Authorization: Bearer msk_…` (mainspring tokens create)")
             return Caller(None)
         token = await self._tokens.find(text.strip()) if kind.lower() == "bearer" else None

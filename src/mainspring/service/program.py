@@ -41,6 +41,7 @@ class Service:
 
     def __init__(self, app: Mainspring, settings: ServiceSettings, worker: Worker | None = None) -> None:
         self._app = app
+        settings = settings.bound()
         if worker is None and settings.worker:
             worker = Worker(app, WorkerSettings(schedules=settings.schedules))
         self._worker = worker

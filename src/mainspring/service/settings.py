@@ -76,7 +76,7 @@ class ServiceSettings(BaseSettings):
     log_level: Level = Field(default="info", description="the lowest level")
     tokens: Literal["required", "optional"] | None = Field(
         default=None,
-        description="whether each request needs a token; optional on loopback only",
+        description="whether each request needs a token; by default only `serve` on loopback needs none",
     )
     max_body: int = Field(
         default=1_000_000,
@@ -139,7 +139,16 @@ class ServiceSettings(BaseSettings):
 
     @property
     def needs_tokens(self) -> bool:
-        return self.tokens == "required" or (self.tokens is None and not self.is_loopback)
+        return self.tokens != "optional"
+
+    def bound(self) -> ServiceSettings:
+        """Return the settings of a service that listens on `host` itself: on loopback it needs no tokens by default.
+
+        A service that is mounted into another application cannot know this: `host` says nothing about that one.
+        """
+        if self.tokens is None and self.is_loopback:
+            return self.model_copy(update={"tokens": "optional"})
+        return self
 
     @property
     def store_url(self) -> str:

@@ -96,7 +96,7 @@ def shape(data: Any) -> Any:
 async def serving(app: Mainspring, settings: ServiceSettings | None = None) -> AsyncIterator[Client]:
     """Serve an application on a free port of this machine."""
     async with (
-        listening(make_service(app, settings or ServiceSettings())) as url,
+        listening(make_service(app, settings or ServiceSettings(tokens="optional"))) as url,
         aiohttp.ClientSession(url) as session,
     ):
         yield Client(session)
