@@ -167,6 +167,29 @@ async def test_a_configured_host_is_allowed(app: Mainspring, host: str) -> None:
         assert (await client.get("/v1/jobs", host=host)).status == 200
 
 
+async def test_a_probe_may_name_any_host(app: Mainspring) -> None:
+    """Kubernetes asks each pod at its own address."""
+    async with serving(app, host="0.0.0.0", tokens="required") as client:
+        for path in OPEN_PATHS:
+            assert (await client.get(path, host="10.1.2.3:8340")).status == 200
+        assert (await client.get("/v1/jobs", host="10.1.2.3:8340")).code == "host_not_allowed"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/v1/jobs", "GET, POST"),
+        ("PUT", "/v1/jobs/x", "DELETE, GET, PATCH"),
+        ("PUT", "/v1/jobs/x:cancel", "POST"),
+        ("DELETE", "/v1/jobs:bulk", "POST"),
+        ("POST", "/health/live", "GET"),
+    ],
+)
+async def test_a_method_that_a_path_does_not_have(client: Client, method: str, path: str, allowed: str) -> None:
+    answer = await client.send(method, path)
+    assert (answer.code, answer.headers["allow"]) == ("method_not_allowed", allowed)
+
+
 @pytest.mark.parametrize(
     "headers",
     [
@@ -264,3 +287,20 @@ async def test_a_mounted_service_needs_tokens_unless_they_are_optional(app: Main
         assert (await client.using(text).get("/v1/jobs")).status == 200
     async with mounted(app, tokens="optional") as client:
         assert (await client.get("/v1/jobs")).status == 200
+
+
+async def test_a_mounted_service_knows_where_it_is(app: Mainspring) -> None:
+    async with mounted(app, tokens="optional") as client:
+        jobs = [(await client.post("/v1/jobs", ADA)) for _ in range(2)]
+        assert jobs[0].headers["location"] == f"/queue/v1/jobs/{jobs[0].data['id']}"
+        page = await client.get("/v1/jobs?limit=1")
+        assert page.headers["link"].startswith("</queue/v1/jobs?limit=1&cursor=")
+        refused = await client.send("PUT", "/v1/jobs")
+        assert (refused.code, refused.headers["allow"]) == ("method_not_allowed", "GET, POST")
+        assert (await client.get("/v1/openapi.json")).data["servers"] == [{"url": "/queue"}]
+
+
+async def test_the_probes_of_a_mounted_service_are_open(app: Mainspring) -> None:
+    async with mounted(app) as client:
+        for path in OPEN_PATHS:
+            assert (await client.get(path)).status == 200

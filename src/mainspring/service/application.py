@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import Match, Route, WebSocketRoute
 
 from mainspring.app import Mainspring
 from mainspring.errors import MainspringError
@@ -119,5 +119,16 @@ async def on_http(request: Request, error: Any) -> Response:
     code = CODES.get(error.status_code, "invalid_request")
     response = respond(request, Problem(code, f"{request.method} {request.url.path}: {error.detail}"))
     if error.status_code == METHOD_NOT_ALLOWED:
-        response.headers["allow"] = ", ".join(openapi.methods_of(request.app.openapi(), request.url.path))
+        response.headers["allow"] = ", ".join(methods_of(request))
     return response
+
+
+def methods_of(request: Request) -> list[str]:
+    """Return the methods of a path. If several templates match, the one with the most literal text is meant."""
+    matching = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    meant = max(matching, key=literal_length).path_format
+    return sorted({method for route in matching if route.path_format == meant for method in route.methods})
+
+
+def literal_length(route: Route) -> int:
+    return len(route.path_format) - sum(len(f"{{{name}}}") for name in route.param_convertors)

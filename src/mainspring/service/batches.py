@@ -16,7 +16,7 @@ from mainspring.json_data import plain
 from mainspring.service.bodies import MOST_IN_BULK, NewJobBody, Reasoned
 from mainspring.service.bodies import Body as Checked
 from mainspring.service.enqueue import prepared
-from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link
+from mainspring.service.requests import Router, answer, app_of, caller_of, location, needs, next_link
 from mainspring.service.tokens import Scope
 from mainspring.service.views import Moment, View
 
@@ -99,7 +99,7 @@ async def enqueue_batch(request: Request, body: BatchBody) -> Response:
         name: await follow_up(app, getattr(body, name)) for name in ("on_success", "on_failure", "on_finished")
     }
     batch = await app.batch(jobs, **follow_ups)
-    return answer({"id": batch.id, "jobs": batch.jobs}, 201, {"location": f"/v1/batches/{batch.id}"})
+    return answer({"id": batch.id, "jobs": batch.jobs}, 201, location(request, f"/v1/batches/{batch.id}"))
 
 
 async def follow_up(app: Mainspring, body: NewJobBody | None) -> NewJob | None:

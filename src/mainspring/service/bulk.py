@@ -13,7 +13,7 @@ from mainspring.bulk.change import BulkChange, BulkState, filter_data
 from mainspring.json_data import plain
 from mainspring.service.bodies import Body as Checked
 from mainspring.service.bodies import JobFilter, Reason, Reasoned
-from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link
+from mainspring.service.requests import Router, answer, app_of, caller_of, location, needs, next_link
 from mainspring.service.tokens import Scope
 from mainspring.service.views import Moment, View
 
@@ -100,7 +100,7 @@ async def start_bulk(request: Request, body: NewBulkBody) -> Response:
     )  # fmt: skip
     if body.dry_run:
         return answer(bulk_data(change))
-    return answer(bulk_data(change), 202, {"location": f"/v1/bulk/{change.id}"})
+    return answer(bulk_data(change), 202, location(request, f"/v1/bulk/{change.id}"))
 
 
 @router.get("", response_model=BulkPage, summary="List bulk actions", **needs(Scope.READ))

@@ -20,7 +20,7 @@ from mainspring.job import Inserted, NewJob
 from mainspring.service.bodies import BulkBody, NewJobBody
 from mainspring.service.idempotency import IdempotencyKey, insert_once
 from mainspring.service.problems import Problem, problem_of
-from mainspring.service.requests import answer, app_of, body_of, caller_of
+from mainspring.service.requests import answer, app_of, body_of, caller_of, location
 from mainspring.service.tokens import Scope
 
 NEAREST = 3
@@ -37,7 +37,7 @@ async def enqueue(request: Request) -> Response:
         inserted, replayed = (await app.runtime.pipeline.insert([job]))[0], False
     else:
         [inserted], replayed = await insert_once(app, key, [job])
-    headers = {"location": f"/v1/jobs/{inserted.id}", **replay_header(replayed)}
+    headers = location(request, f"/v1/jobs/{inserted.id}") | replay_header(replayed)
     return answer({"id": inserted.id, "created": inserted.created}, 201 if inserted.created else 200, headers)
 
 

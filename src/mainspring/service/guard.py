@@ -26,7 +26,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
-OPEN_PATHS = frozenset({"/health/live", "/health/ready"})  # probes have no token, and these say nothing but a state
+OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
+"""For everyone: probes have no token and name any host, and these paths say nothing but a state."""
+
 BULK_FACTOR = 5  # the body of a bulk enqueue may be five times as large as others
 SECURITY_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -76,11 +78,8 @@ class Guard:
             return
         request = Request(scope, receive, send)
         try:
-            self._check_host(request)
             request.check_text()
-            request.caller = caller = await self._caller(request)
-            if caller.token is None:
-                request.check_origin()
+            request.caller = await self._admit(request)
             request.max_body = self._max_body * (BULK_FACTOR if request.path.endswith(":bulk") else 1)
             request.check_length()
             await self._app(scope, request.receive, request.send)
@@ -95,6 +94,16 @@ class Guard:
             await request.answer(Problem("internal_error", "the service failed; its log has the cause"))
         finally:
             request.log()
+
+    async def _admit(self, request: Request) -> Caller:
+        """Return who makes a request. Raises Problem if it may not come in."""
+        if request.path in OPEN_PATHS:
+            return Caller(None)
+        self._check_host(request)
+        caller = await self._caller(request)
+        if caller.token is None:
+            request.check_origin()
+        return caller
 
     async def _open_socket(self, socket: Socket) -> None:
         """Open a WebSocket. Browsers cannot send a token in a header: their first message has it (event_socket.py)."""
@@ -123,7 +132,7 @@ class Guard:
     async def _caller(self, request: Connection) -> Caller:
         kind, _, text = request.header(b"authorization").partition(" ")
         if not kind:
-            if self._needs_tokens and request.path not in OPEN_PATHS:
+            if self._needs_tokens:
                 raise Problem("unauthorized", "send a token: `Authorization: Bearer msk_…` (mainspring tokens create)")
             return Caller(None)
         token = await self._tokens.find(text.strip()) if kind.lower() == "bearer" else None
@@ -137,7 +146,7 @@ class Connection:
 
     def __init__(self, scope: MutableMapping[str, Any]) -> None:
         self.id = secrets.token_hex(8)
-        self.path: str = scope["path"]
+        self.path: str = scope["path"].removeprefix(scope.get("root_path", ""))  # without where the service is mounted
         self._scope = scope
         scope.setdefault("state", {})["request_id"] = self.id
 

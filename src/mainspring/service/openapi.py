@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version as version_of
@@ -19,7 +18,6 @@ from mainspring.service.problems import CONTENT_TYPE
 from mainspring.service.requests import SCOPE_OF
 from mainspring.service.tokens import Scope
 
-PARAMETER = re.compile(r"\{[^}]+\}")  # of a template; it may contain slashes
 REF = "#/components/schemas/{model}"
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
@@ -131,14 +129,3 @@ def add_errors(path: str, operation: dict[str, Any]) -> None:
     if path not in OPEN_PATHS:
         responses["4XX"] = responses["5XX"] = problem
         operation["security"] = [{"token": []}, {}]
-
-
-def methods_of(document: dict[str, Any], path: str) -> list[str]:
-    """Return the methods of a path. If several templates match, the one with the most literal text is meant."""
-    matching = [template for template in document["paths"] if pattern_of(template).fullmatch(path)]
-    meant = max(matching, key=lambda template: len(PARAMETER.sub("", template)), default=None)
-    return [] if meant is None else sorted(method.upper() for method in document["paths"][meant])
-
-
-def pattern_of(template: str) -> re.Pattern[str]:
-    return re.compile(".+".join(map(re.escape, PARAMETER.split(template))))

@@ -65,6 +65,11 @@ def answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = Non
     return Response(to_json(data), status, headers, media_type="application/json")
 
 
+def location(request: Request, path: str) -> dict[str, str]:
+    """Return the header that names what was created, also if the service is mounted into another application."""
+    return {"location": f"{request.scope.get('root_path', '')}{path}"}
+
+
 def next_link(request: Request, cursor: str | None) -> dict[str, str]:
     """Return the header that names the next page of a list."""
     if cursor is None:

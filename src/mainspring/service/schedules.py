@@ -25,7 +25,7 @@ from mainspring.service.bodies import Instant, Reason
 from mainspring.service.enqueue import prepared
 from mainspring.service.etags import IfMatch, IfNoneMatch, etag, expected
 from mainspring.service.problems import Problem
-from mainspring.service.requests import Router, answer, app_of, caller_of, needs
+from mainspring.service.requests import Router, answer, app_of, caller_of, location, needs
 from mainspring.service.tokens import Scope
 
 router = Router(prefix="/v1", tags=["schedules"])
@@ -247,7 +247,7 @@ async def resume_schedule(request: Request, schedule_id: ScheduleId, body: Reaso
 async def trigger_schedule(request: Request, schedule_id: ScheduleId, body: Reason) -> Response:
     """Run a schedule's job once now, in addition to its times."""
     inserted = await app_of(request).schedules.trigger(schedule_id, reason=body.reason, actor=caller_of(request).actor)
-    headers = {"location": f"/v1/jobs/{inserted.id}"}
+    headers = location(request, f"/v1/jobs/{inserted.id}")
     return answer({"job_id": inserted.id, "created": inserted.created}, 201, headers)
 
 

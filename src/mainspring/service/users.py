@@ -19,7 +19,7 @@ from mainspring.ids import new_id
 from mainspring.service.bodies import Body
 from mainspring.service.people import PersonId, Short, changed, existing, with_fields, without
 from mainspring.service.problems import Problem
-from mainspring.service.requests import Router, answer, app_of, caller_of, needs
+from mainspring.service.requests import Router, answer, app_of, caller_of, location, needs
 from mainspring.service.tokens import Scope
 from mainspring.service.views import View
 
@@ -92,7 +92,7 @@ async def create_user(request: Request, body: NewUserBody) -> Response:
     user_id = new_id()
     person = checked({"id": user_id, **fields_of(body.model_dump())})
     await changed(app_of(request), user_id, lambda _known: person)
-    return answer(user_data(person), 201, {"location": f"/user/{user_id}"})
+    return answer(user_data(person), 201, location(request, f"/user/{user_id}"))
 
 
 @router.get("/{user_id}", response_model=UserView, summary="Show a user", **needs(Scope.READ))
