@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -14,10 +15,11 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from mainspring import Mainspring
+from mainspring.errors import StoreUnavailable
 from mainspring.service import Scope, ServiceSettings, Tokens, make_service
 from mainspring.service.guard import OPEN_PATHS
 from mainspring.service.tokens import COLLECTION, FRESH_FOR, checksum, parts_of
-from mainspring.stores.documents import Listing
+from mainspring.stores.documents import Document, Key, Listing
 from tests.service.serving import Client, api_of, listening, serving
 
 ADA = {"task": "welcome", "payload": {"guest": "Ada"}}
@@ -90,6 +92,48 @@ async def test_a_revoked_token_ends_within_seconds(
     assert (await client.using(text).get("/v1/jobs")).code == "unauthorized"
     assert (await client.using(admin).get("/v1/jobs")).status == 200
     assert FRESH_FOR <= 5
+
+
+async def test_a_slow_read_does_not_make_a_revoked_token_last_longer(
+    app: Mainspring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    read = app.store.documents
+
+    async def slow(keys: Sequence[Key]) -> Sequence[Document]:
+        nonlocal now
+        found = await read(keys)
+        now += FRESH_FOR
+        return found
+
+    monkeypatch.setattr("mainspring.service.tokens.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(app.store, "documents", slow)
+    tokens, text = Tokens(app.store), await token_of(app, "read")
+    token = await tokens.find(text)
+    assert token is not None
+    monkeypatch.setattr(app.store, "documents", read)
+    await Tokens(app.store).revoke(token.id, actor="tester")  # by another process
+    assert await tokens.find(text) is None
+
+
+async def test_a_store_that_cannot_look_up_a_token_is_unavailable(
+    app: Mainspring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = await token_of(app, "admin")
+
+    async def unavailable(*_: object) -> None:
+        msg = "no answer from db.internal"
+        raise StoreUnavailable(msg)
+
+    monkeypatch.setattr(app.store, "documents", unavailable)
+    async with serving(app, tokens="required") as client:
+        answer = await client.using(text).get("/v1/jobs")
+        assert (answer.code, answer.headers["retry-after"]) == ("store_unavailable", "5")
+        assert "db.internal" not in answer.text
+        headers = {"authorization": f"Bearer {text}"}
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
+            await client.session.ws_connect(f"{client.url}/v1/events/ws", headers=headers)
+        assert (await client.using(text).get("/health/live")).status == 200
 
 
 async def test_tokens_are_managed_over_http(app: Mainspring) -> None:

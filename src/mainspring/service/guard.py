@@ -14,8 +14,9 @@ from typing import Any
 
 from starlette.requests import ClientDisconnect
 
+from mainspring.errors import MainspringError
 from mainspring.log import get_log
-from mainspring.service.problems import Problem
+from mainspring.service.problems import Problem, problem_of
 from mainspring.service.settings import ServiceSettings
 from mainspring.service.tokens import Scope, Token, Tokens
 
@@ -85,6 +86,8 @@ class Guard:
             await self._app(scope, request.receive, request.send)
         except Problem as problem:  # refused before a route was found, or while it read the body
             await request.answer(problem)
+        except MainspringError as error:  # the store could not say whose the token is
+            await request.answer(request.problem_of(error))
         except ClientDisconnect:
             pass  # the client has hung up, and would not get an answer
         except Exception:  # noqa: BLE001 - whatever it was, the caller gets an answer
@@ -114,6 +117,8 @@ class Guard:
             await self._app(socket.scope, socket.receive, socket.send)
         except Problem as problem:
             await socket.refuse(problem)
+        except MainspringError as error:
+            await socket.refuse(socket.problem_of(error))
 
     async def _caller_of_socket(self, socket: Socket) -> Caller | None:
         """Return None if the first message must have a token."""
@@ -152,6 +157,10 @@ class Connection:
 
     def header(self, name: bytes) -> str:
         return next((value.decode("latin-1") for key, value in self._scope["headers"] if key == name), "")
+
+    def problem_of(self, error: MainspringError) -> Problem:
+        log.error("request_failed", request_id=self.id, path=self.path, error=str(error))
+        return problem_of(error)
 
     def check_origin(self) -> None:
         """Refuse what pages of other sites send: browsers let any page send requests to this machine.

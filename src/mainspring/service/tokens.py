@@ -148,11 +148,12 @@ class Tokens:
             return None
         known = hash_of(text)
         read_at, token = self._known.get(known, (float("-inf"), None))
-        if time.monotonic() - read_at >= FRESH_FOR:
+        now = time.monotonic()  # before the read: a slow one would make the token look newer than it is
+        if now - read_at >= FRESH_FOR:
             token = await self._read(*parts)
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
-            self._known[known] = time.monotonic(), token
+            self._known[known] = now, token
         return None if token is None or self._has_expired(token) else token
 
     async def current(self, token_ids: Iterable[str]) -> dict[str, Token]:
