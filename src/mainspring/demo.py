@@ -23,8 +23,8 @@ from mainspring.events import (
     JobRetrying,
     JobStarted,
 )
-from mainspring.service import ServiceSettings
 from mainspring.service.program import Service
+from mainspring.service.settings import load_settings
 from mainspring.worker import Worker
 
 STORE = "sqlite:///demo.db"
@@ -143,7 +143,7 @@ async def main() -> None:
     screen = Screen()
     app.on(Event)(screen.show)
     worker = Worker(app, queues={"payments": 3, "mail": 2, "media": 1, "imports": 1, "default": 1}, grace=5)
-    service = Service(app, ServiceSettings(), worker)
+    service = Service(app, load_settings(), worker)
     file = STORE.removeprefix("sqlite:///")
     sys.stdout.write(f"{GREETING.format(url=service.url, file=file, store=STORE)}\n")
     serving = asyncio.create_task(service.serve())
@@ -164,5 +164,5 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.CRITICAL)  # the screen shows it all
     try:
         asyncio.run(main())
-    except ConfigurationError as error:  # the port is in use
-        sys.exit(f"{error}, such as PORT=8341 make run")
+    except ConfigurationError as error:  # the port is in use, or is not a number
+        sys.exit(f"{error}\nFor example: PORT=8341 make run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from mainspring import Mainspring
 from mainspring.cli import main
+from mainspring.cli.serve import application_of
 from mainspring.errors import ConfigurationError
 from mainspring.service.settings import ServiceSettings, load_settings, warnings_of
 
@@ -43,7 +45,7 @@ def test_the_names_of_other_systems_are_known(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(name, value)
     settings = load_settings()
     assert (settings.port, settings.host, settings.log_level) == (2000, "::1", "warning")
-    assert settings.store_url == "sqlite:////data/queue.db"
+    assert settings.store == "sqlite:////data/queue.db"
     monkeypatch.setenv("MAINSPRING_PORT", "3000")
     assert load_settings().port == 3000
 
@@ -67,6 +69,28 @@ def test_a_wrong_setting_is_named(tmp_path: Path, text: str, said: str) -> None:
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"no settings file .*nope.toml"):
         load_settings(tmp_path / "nope.toml")
+    with pytest.raises(ConfigurationError, match="is not a file; give a TOML file"):
+        load_settings(tmp_path)
+
+
+def test_a_file_that_is_not_text_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "mainspring.toml").write_bytes(b'host = "caf\xe9"')
+    with pytest.raises(ConfigurationError, match="not valid TOML: it must be UTF-8, and byte 11 is not"):
+        load_settings()
+
+
+def test_a_store_on_the_command_line_overrides_all_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "mainspring.toml").write_text('app = "shop:app"\nstore = "sqlite:///file.db"\n')
+    assert (load_settings().app, load_settings().store) == ("shop:app", "sqlite:///file.db")
+    monkeypatch.setenv("QUEUE_DB_PATH", "queue.db")
+    assert load_settings().store == "sqlite:///queue.db"
+    monkeypatch.setenv("MAINSPRING_STORE", "sqlite:///ours.db")
+    assert load_settings().store == "sqlite:///ours.db"
+    monkeypatch.setenv("MAINSPRING_APP", "nomodule:app")
+    settings = load_settings(store="memory://")
+    assert (settings.store, settings.app) == ("memory://", None)
+    assert application_of(settings).store.url == "memory://"
+    assert load_settings(store="memory://", app="other:app").app == "other:app"
 
 
 def test_what_is_probably_not_meant_is_a_warning() -> None:
@@ -84,6 +108,37 @@ def test_config_check_reports_errors_and_warnings(capsys: pytest.CaptureFixture[
     assert "warning: the service speaks plain HTTP" in capsys.readouterr().out
     assert main(["config", "check", "--port", "70000"]) == 1
     assert "error: port: Input should be less than" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--store", "nonsense://x"], "no store for 'nonsense'"),
+        (["nomodule:app"], "there is no module 'nomodule'"),
+        (["--config", "."], ". is not a file"),
+    ],
+)
+def test_config_check_finds_what_would_keep_the_service_from_starting(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "check", *options]) == 1
+    assert f"error: {said}" in capsys.readouterr().out
+
+
+def test_tokens_use_the_store_of_the_settings(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "mainspring.toml").write_text('store = "sqlite:///service.db"')
+    app = Mainspring("sqlite:///service.db")
+    app.run(app.store.open())
+    app.run(app.close())
+    assert main(["tokens", "create", "ci", "--scope", "read"]) == 0
+    assert main(["tokens", "list", "--store", "sqlite:///service.db"]) == 0
+    assert "ci" in capsys.readouterr().out
+
+
+def test_the_demo_names_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PORT", "abc")
+    with pytest.raises(SystemExit, match=r"^port: Input should be a valid integer.*\nFor example: PORT=8341 make run$"):
+        runpy.run_module("mainspring.demo", run_name="__main__")
 
 
 def test_tokens_are_created_listed_and_revoked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

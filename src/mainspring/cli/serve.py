@@ -77,7 +77,7 @@ def run_service(args: Namespace, terminal: Terminal) -> int:
 
 
 def application_of(settings: ServiceSettings) -> Mainspring:
-    return load(settings.app) if settings.app is not None else Mainspring(settings.store_url)
+    return load(settings.app) if settings.app is not None else Mainspring(settings.store)
 
 
 def check_config(args: Namespace, terminal: Terminal) -> int:
@@ -86,6 +86,7 @@ def check_config(args: Namespace, terminal: Terminal) -> int:
 
     try:
         settings = settings_of(args)
+        application_of(settings)
         errors: list[str] = []
         warnings = warnings_of(settings)
     except ConfigurationError as error:

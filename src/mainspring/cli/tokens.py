@@ -46,8 +46,20 @@ def add_commands(commands: Commands) -> None:
     add_actor_options(revoke)
 
 
-def create_token(args: Namespace, terminal: Terminal) -> int:
+def use_settings(args: Namespace) -> None:
+    """Use the store of the service, which its settings name, unless the command names one itself."""
     require_extra()
+    from mainspring.service.settings import load_settings
+
+    settings = load_settings(app=args.app, store=args.store)
+    if settings.app is not None:
+        args.app = settings.app
+    elif "store" in settings.model_fields_set:
+        args.store = settings.store
+
+
+def create_token(args: Namespace, terminal: Terminal) -> int:
+    use_settings(args)
     from mainspring.service.tokens import Tokens
 
     with opened_to_fill(args) as app:
@@ -63,7 +75,7 @@ def create_token(args: Namespace, terminal: Terminal) -> int:
 
 
 def list_tokens(args: Namespace, terminal: Terminal) -> int:
-    require_extra()
+    use_settings(args)
     from mainspring.service.tokens import Tokens
 
     with opened(args) as app:
@@ -88,7 +100,7 @@ def list_tokens(args: Namespace, terminal: Terminal) -> int:
 
 
 def revoke_token(args: Namespace, terminal: Terminal) -> int:
-    require_extra()
+    use_settings(args)
     from mainspring.service.tokens import Tokens
 
     token_id = args.id.split("_")[1] if args.id.startswith("msk_") else args.id

@@ -31,7 +31,7 @@ from mainspring.service.live import Live
 from mainspring.service.problems import Problem, problem_of
 from mainspring.service.requests import of_lines
 from mainspring.service.resources import ROUTERS
-from mainspring.service.settings import ServiceSettings
+from mainspring.service.settings import ServiceSettings, load_settings
 from mainspring.service.tokens import Tokens
 
 log = get_log("mainspring.service")
@@ -46,7 +46,7 @@ def make_service(app: Mainspring, settings: ServiceSettings | None = None, live:
     the service. To mount it: `your_app.mount("/jobs", make_service(app))`. Open and close the application yourself.
     To end the streams of events before the server stops, make `live` yourself, and close it.
     """
-    settings = settings or ServiceSettings()
+    settings = settings or load_settings()
     tokens = Tokens(app.store)
     live = Live(app, tokens) if live is None else live
     return Guard(make_api(app, tokens, settings, live), settings, tokens)

@@ -28,8 +28,13 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 DEFAULT_FILE = Path("mainspring.toml")
 PREFIX = "MAINSPRING_"
 
-OF_OTHERS = {"QUEUE_DB_PATH": "queue_db_path", "PORT": "port", "HOST": "host", "LOG_LEVEL": "log_level"}
-"""Names in the environment that other systems use. Ours, which begin with MAINSPRING_, come first."""
+OF_OTHERS = {
+    "QUEUE_DB_PATH": ("store", "sqlite:///{}"),
+    "PORT": ("port", "{}"),
+    "HOST": ("host", "{}"),
+    "LOG_LEVEL": ("log_level", "{}"),
+}
+"""Names in the environment that other systems use, the setting and its value. Ours (MAINSPRING_…) come first."""
 
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -39,11 +44,11 @@ class NamesOfOthers(PydanticBaseSettingsSource):
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         del field
-        names = [name for name, ours in OF_OTHERS.items() if ours == field_name]
-        return next((os.environ[name] for name in names if name in os.environ), None), field_name, False
+        return self().get(field_name), field_name, False
 
     def __call__(self) -> dict[str, Any]:
-        return {ours: os.environ[name] for name, ours in OF_OTHERS.items() if name in os.environ}
+        given = [(os.environ[name], *known) for name, known in OF_OTHERS.items() if name in os.environ]
+        return {setting: form.format(text) for text, setting, form in given}
 
 
 class ServiceSettings(BaseSettings):
@@ -54,10 +59,6 @@ class ServiceSettings(BaseSettings):
     store: str = Field(
         default="sqlite:///mainspring.db",
         description="the URL of the store, if no app is given",
-    )
-    queue_db_path: Path | None = Field(
-        default=None,
-        description="the SQLite file; instead of `store`",
     )
     app: str | None = Field(default=None, description="module:attribute of your application")
     host: str = Field(default="127.0.0.1", description="the address to listen on")
@@ -151,10 +152,6 @@ class ServiceSettings(BaseSettings):
         return self
 
     @property
-    def store_url(self) -> str:
-        return self.store if self.queue_db_path is None else f"sqlite:///{self.queue_db_path}"
-
-    @property
     def hosts(self) -> frozenset[str]:
         """The names that the Host header may have."""
         literal = f"[{self.host}]" if ":" in self.host else self.host
@@ -167,20 +164,38 @@ def load_settings(file: Path | None = None, **flags: Any) -> ServiceSettings:
 
     Raise ConfigurationError if one is wrong, with a line for each.
     """
-    if file is not None and not file.exists():
-        msg = f"there is no settings file {file}"
-        raise ConfigurationError(msg)
+    check_file(file)
+    path = file or DEFAULT_FILE
 
     class FromFile(ServiceSettings):
-        model_config = SettingsConfigDict(toml_file=file or DEFAULT_FILE)
+        model_config = SettingsConfigDict(toml_file=path)
 
+    given = {name: value for name, value in flags.items() if value is not None}
+    if "store" in given:  # it was asked for by name; the application of the environment or the file has another
+        given = {"app": None, **given}
     try:
-        return FromFile(**{name: value for name, value in flags.items() if value is not None})
+        return FromFile(**given)
     except ValidationError as error:
         raise ConfigurationError("\n".join(lines_of(error))) from None
     except tomllib.TOMLDecodeError as error:
-        msg = f"{file or DEFAULT_FILE} is not valid TOML: {error}"
+        msg = f"{path} is not valid TOML: {error}"
         raise ConfigurationError(msg) from None
+    except UnicodeDecodeError as error:
+        msg = f"{path} is not valid TOML: it must be UTF-8, and byte {error.start} is not"
+        raise ConfigurationError(msg) from None
+    except OSError as error:
+        msg = f"cannot read {path}: {error.strerror}"
+        raise ConfigurationError(msg) from None
+
+
+def check_file(file: Path | None) -> None:
+    """Raise ConfigurationError if the settings file cannot be one; Pydantic would ignore it."""
+    if file is not None and not file.exists():
+        msg = f"there is no settings file {file}"
+        raise ConfigurationError(msg)
+    if file is not None and not file.is_file():
+        msg = f"{file} is not a file; give a TOML file, such as {DEFAULT_FILE}"
+        raise ConfigurationError(msg)
 
 
 def lines_of(error: ValidationError) -> list[str]:
@@ -199,8 +214,8 @@ def warnings_of(settings: ServiceSettings) -> list[str]:
         )
     if not settings.is_loopback:
         found.append("the service speaks plain HTTP: put a proxy with TLS in front of it")
-    if settings.app is not None and settings.queue_db_path is not None:
-        found.append("queue_db_path is ignored: the application in `app` names its own store")
-    if not settings.worker and settings.store_url.startswith("memory:"):
+    if settings.app is not None and "store" in settings.model_fields_set:
+        found.append("store is ignored: the application in `app` names its own")
+    if not settings.worker and settings.store.startswith("memory:"):
         found.append("memory:// exists only within one process, and this one runs no jobs: worker is false")
     return found
