@@ -285,8 +285,10 @@ async def test_a_body_that_is_too_large_is_refused(app: Mainspring) -> None:
             for _ in range(10):
                 yield b" " * 500
 
-        async with client.session.post(f"{client.url}/v1/jobs", data=endless()) as response:
-            assert response.status == 413
+        for path in ("/v1/jobs", "/v1/halt"):
+            async with client.session.post(f"{client.url}{path}", data=endless()) as response:
+                assert response.status == 413
+                assert (await response.json(content_type=None))["code"] == "body_too_large"
 
 
 def test_another_address_than_loopback_needs_tokens() -> None:

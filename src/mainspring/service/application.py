@@ -116,6 +116,8 @@ def pointer(place: Any) -> str:
 
 async def on_http(request: Request, error: Any) -> Response:
     """Give the errors of the framework itself our form."""
+    if isinstance(error.__cause__, Problem):  # the guard's, while the framework read the body
+        return respond(request, error.__cause__)
     code = CODES.get(error.status_code, "invalid_request")
     response = respond(request, Problem(code, f"{request.method} {request.url.path}: {error.detail}"))
     if error.status_code == METHOD_NOT_ALLOWED:
