@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mainspring import Change, Mainspring, changes
-from mainspring.errors import ChangesLost, ConfigurationError, StoreUnavailable
+from mainspring.errors import ChangesLost, ConfigurationError, InvalidCursor, StoreUnavailable
 from mainspring.stores.feed import ChangeFilter, ChangeKind, ChangePage, Cursor
 from mainspring.stores.protocol import Store
 from mainspring.stores.sqlite import MemoryStore, SqliteStore
@@ -169,7 +169,7 @@ def test_a_loop_without_an_event_loop_sees_changes_of_other_threads(plain: Mains
 
 
 def test_garbage_is_refused_at_once(plain: Mainspring) -> None:
-    with pytest.raises(ConfigurationError, match="'garbage' is not a cursor"):
+    with pytest.raises(InvalidCursor, match="'garbage' is not a cursor"):
         plain.changes(after="garbage")
     with pytest.raises(ConfigurationError, match=r"must be a tuple, not a string; write queues=\('mail',\)"):
         ChangeFilter(queues="mail")  # type: ignore[arg-type]

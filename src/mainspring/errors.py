@@ -6,6 +6,7 @@
     │   ├── UnsupportedStore      the URL does not name an installed store
     │   ├── InvalidSchedule       a rule, time zone or policy is invalid (also a ValueError)
     │   │   └── UnknownTimeZone   no IANA time zone has that name
+    │   ├── InvalidCursor         the cursor of a page or of a feed is not one, or is one of another list
     │   ├── UnsupportedCall       the handler's kind of run, or its store, does not support the call: no retry helps
     │   └── MissingExtra          an optional package is needed for this
     ├── InvalidPayload            the arguments do not fit the task (also a ValueError)
@@ -93,6 +94,10 @@ class InvalidSchedule(ConfigurationError, ValueError):
 
 class UnknownTimeZone(InvalidSchedule):
     """No IANA time zone has that name."""
+
+
+class InvalidCursor(ConfigurationError):
+    """The cursor is not one of this list. Pass the cursor of the previous page unchanged."""
 
 
 class UnsupportedCall(ConfigurationError):

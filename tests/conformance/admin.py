@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mainspring.clock import to_millis
-from mainspring.errors import ConfigurationError, Failure
+from mainspring.errors import Failure, InvalidCursor
 from mainspring.job import MAX_CRASHES, TRANSITIONS, Move, Priority, ProgressReport, Status
 from mainspring.stores.documents import By
 from mainspring.stores.protocol import Action, AuditFilter, Changed, Edit, Filter, Store
@@ -392,7 +392,7 @@ class AdminTests(StoreScenario):
         assert await reasons(cursor=first[-1].cursor) == ["no 1", "no 0"]
         assert await reasons(cursor=first[-1].cursor, actor="ana") == ["no 1"]
         assert await reasons(operation=first[0].operation) == ["no 3"]
-        with pytest.raises(ConfigurationError, match="is not a cursor of the audit log"):
+        with pytest.raises(InvalidCursor, match="is not a cursor of the audit log"):
             await store.audit(cursor="nonsense")
 
     async def test_old_entries_of_the_audit_log_are_deleted(self, store: Store, clock: ManualClock) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.errors import ConfigurationError
+from mainspring.errors import ConfigurationError, InvalidCursor
 from mainspring.job import FOREVER, KEEP_FOREVER, UNTIL_WOKEN, Move, NewJob, Outcome, Save, Status, Step
 from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.protocol import Filter, Store
@@ -166,5 +166,5 @@ class BoundTests:
 
     @pytest.mark.parametrize("cursor", ["", "x", "'; DROP TABLE jobs", "0" * 36, "\0", "\ud800"])
     async def test_an_invalid_cursor_is_refused(self, store: Store, cursor: str) -> None:
-        with pytest.raises(ConfigurationError, match="not a cursor"):
+        with pytest.raises(InvalidCursor, match="not a cursor"):
             await store.find(Filter(), cursor=cursor)

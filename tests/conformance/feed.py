@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mainspring.clock import to_datetime
-from mainspring.errors import ConfigurationError, Failure, SystemHalted
+from mainspring.errors import Failure, InvalidCursor, SystemHalted
 from mainspring.job import UNTIL_WOKEN, Claim, Move, ProgressReport, Status, end_of
 from mainspring.stores import feed
 from mainspring.stores.documents import ABSENT, Bundle, By, Key, Write
@@ -645,7 +645,7 @@ class CursorTests(FeedScenario):
 
     @pytest.mark.parametrize("text", ["", "garbage", "é", "bm9wZQ", "W10", "WyJhIiwxXQ", "A" * 10_000])
     async def test_garbage_is_not_a_cursor(self, store: Store, text: str) -> None:
-        with pytest.raises(ConfigurationError, match="is not a cursor"):
+        with pytest.raises(InvalidCursor, match="is not a cursor"):
             await store.changes(text)
 
     @pytest.mark.parametrize("page", [1, 3, 500])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.errors import ConfigurationError, Failure
+from mainspring.errors import ConfigurationError, Failure, InvalidCursor
 from mainspring.job import Move, ProgressReport, Status
 from mainspring.stores.protocol import Action, CappedCount, Completable, Filter, Sort, Store
 from mainspring.testing.clock import ManualClock
@@ -190,7 +190,7 @@ class SortingTests(StoreScenario):
 
     @pytest.mark.parametrize("cursor", ["", "nonsense", "WzEsMl0", "e30", 7, "\ud800"])
     async def test_a_text_that_is_not_a_cursor_is_refused(self, store: Store, cursor: Any) -> None:
-        with pytest.raises(ConfigurationError, match="is not a cursor"):
+        with pytest.raises(InvalidCursor, match="is not a cursor"):
             await store.find(Filter(), cursor=cursor)
 
     async def test_the_id_of_a_job_is_a_cursor_in_the_list_by_creation(self, store: Store) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from mainspring import Mainspring, Status
-from mainspring.service.problems import KINDS
+from mainspring.errors import ConfigurationError, InvalidCursor
+from mainspring.service.problems import KINDS, problem_of
 from tests.service.serving import Client
 
 ADA = {"task": "welcome", "payload": {"guest": "Ada"}}
@@ -264,3 +266,19 @@ async def test_probes_answer(app: Mainspring, client: Client) -> None:
     async with app.worker(id="w1"):
         (worker,) = (await client.get("/v1/workers")).data["workers"]
     assert (worker["id"], worker["alive"]) == ("w1", True)
+
+
+FORGED_CURSORS = ['["x","a","b"]', '[1e999,"a","b"]', f'[{2**70},"a","b"]', '["x","a"]', '[1e999,"a"]', "[" * 9_000]
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/audit", "/v1/failures"])
+@pytest.mark.parametrize("text", FORGED_CURSORS, ids=range(len(FORGED_CURSORS)))
+async def test_a_forged_cursor_is_refused(client: Client, path: str, text: str) -> None:
+    cursor = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+    assert (await client.get(f"{path}?cursor={cursor}")).code == "invalid_cursor"
+
+
+def test_an_error_that_mentions_a_cursor_is_not_about_one() -> None:
+    """Messages quote what the caller sent."""
+    assert problem_of(ConfigurationError("there is no queue 'cursor'")).code == "invalid_request"
+    assert problem_of(InvalidCursor()).code == "invalid_cursor"

@@ -6,11 +6,9 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from mainspring.errors import ConfigurationError
 from mainspring.service.bodies import Body, Name
 from mainspring.service.event_frames import Names
 from mainspring.service.live import Wish
-from mainspring.service.problems import Problem
 from mainspring.stores.feed import ChangeFilter, ChangeKind, parse_cursor
 
 MOST_VALUES = 200  # of one field of a filter
@@ -60,8 +58,5 @@ class Subscribe(Body):
 
 
 def wish_of(asked: EventFilter, after: str | None, names: Names) -> Wish:
-    """Return what a client wants. Raises Problem if its cursor is not one."""
-    try:
-        return Wish(asked.to_filter(), parse_cursor(after or None), names)
-    except ConfigurationError as error:
-        raise Problem("invalid_cursor" if "cursor" in str(error) else "invalid_request", str(error)) from None
+    """Return what a client wants. Raises ConfigurationError if its filter or its cursor is invalid."""
+    return Wish(asked.to_filter(), parse_cursor(after or None), names)

@@ -20,6 +20,7 @@ from mainspring.errors import (
     EditConflict,
     FailureGroupNotFound,
     IllegalMove,
+    InvalidCursor,
     InvalidPayload,
     InvalidPerson,
     JobNotFound,
@@ -88,6 +89,7 @@ OF_ERRORS: tuple[tuple[type[MainspringError], str], ...] = (  # the first that f
     (EditConflict, "precondition_failed"),
     (SystemHalted, "system_halted"),
     (StoreError, "store_unavailable"),
+    (InvalidCursor, "invalid_cursor"),
     (ConfigurationError, "invalid_request"),
 )
 
@@ -130,8 +132,6 @@ class Problem(Exception):
 def problem_of(error: MainspringError) -> Problem:
     """Return what a caller is told about an error of the library."""
     code = next((code for kind, code in OF_ERRORS if isinstance(error, kind)), "internal_error")
-    if isinstance(error, ConfigurationError) and "cursor" in str(error):
-        code = "invalid_cursor"
     if code == "store_unavailable":
         return Problem(code, "the store does not answer; the service's log has the cause")  # its text may name hosts
     if isinstance(error, InvalidPerson):

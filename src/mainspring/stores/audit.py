@@ -10,9 +10,10 @@ from datetime import datetime
 from typing import Any
 
 from mainspring.clock import Millis, shown, to_datetime
-from mainspring.errors import ConfigurationError
+from mainspring.errors import InvalidCursor
 from mainspring.job import FOREVER, KEEP_FOREVER, Priority
 from mainspring.stores.documents import By, Note
+from mainspring.stores.feed import place_of
 from mainspring.stores.protocol import Action, AuditSpot, Edit, Filter, Halt
 
 MOMENTS = frozenset({"run_at"})
@@ -26,10 +27,10 @@ def audit_spot(cursor: object) -> AuditSpot | None:
     try:
         text = f"{cursor}"
         at, operation, action = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-    except (ValueError, TypeError):
+        return place_of(at), str(operation), str(action)
+    except (ValueError, TypeError, OverflowError, RecursionError):
         msg = f"{shown(cursor)} is not a cursor of the audit log; pass the cursor of the last entry that you have read"
-        raise ConfigurationError(msg) from None
-    return int(at), str(operation), str(action)
+        raise InvalidCursor(msg) from None
 
 
 def note_of_change(action: Action, by: By, where: Filter, edit: Edit | None) -> Note:

@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from mainspring.clock import Millis, to_datetime
-from mainspring.errors import ConfigurationError
+from mainspring.errors import ConfigurationError, InvalidCursor
 from mainspring.names import check_searched
 
 RETENTION: Millis = 72 * 3_600_000  # how long the feed keeps an entry
@@ -304,7 +304,7 @@ class Cursor(NamedTuple):
             return cls(str(life), place_of(number), None if jobs is None else place_of(jobs), str(mark))
         except (ValueError, TypeError, OverflowError, binascii.Error, RecursionError) as error:
             msg = f"{text!r} is not a cursor of a change feed; pass the `cursor` of a change, or of a stream of changes"
-            raise ConfigurationError(msg) from error
+            raise InvalidCursor(msg) from error
 
 
 def place_of(value: Any) -> int:

@@ -21,14 +21,14 @@ def check_page(limit: Any, cursor: Any) -> None:
     """Raise if these are not the size and the cursor of a page of changes."""
     check_limit(limit)
     if cursor is not None and not (isinstance(cursor, str) and CURSOR.fullmatch(cursor)):
-        raise ConfigurationError(not_a_cursor(cursor))
+        raise not_a_cursor(cursor)
 
 
 def page_request(where: Filter, order: Order, limit: Any, cursor: Any) -> PageRequest:
     """Return what page of jobs is asked for. Raise if these are not the size and the cursor of a page of this list."""
     check_limit(limit)
     if cursor is not None and not isinstance(cursor, str):
-        raise ConfigurationError(not_a_cursor(cursor))
+        raise not_a_cursor(cursor)
     if cursor is not None and order.sort is Sort.CREATED and CURSOR.fullmatch(cursor):
         return PageRequest(where, order, limit, (0, cursor.lower()))
     return PageRequest(where, order, limit, to_spot(where, order, cursor))

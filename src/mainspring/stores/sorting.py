@@ -8,7 +8,6 @@ the read came: so each page takes bounded time, whatever is asked for, and all p
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields, replace
@@ -17,7 +16,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from mainspring.clock import shown
-from mainspring.errors import ConfigurationError
+from mainspring.errors import InvalidCursor
 from mainspring.job import FINISHED, Job, Status
 from mainspring.stores.protocol import Filter, Page, Sort
 
@@ -214,25 +213,27 @@ def to_cursor(where: Filter, order: Order, spot: Spot | None) -> str | None:
 
 
 def to_spot(where: Filter, order: Order, cursor: str | None) -> Spot | None:
-    """Return the spot of a cursor. Raise ConfigurationError if it is of another list."""
+    """Return the spot of a cursor. Raise InvalidCursor if it is not one of this list."""
     if cursor is None:
         return None
     try:
         mark, key, tie = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (ValueError, TypeError, binascii.Error):
-        raise ConfigurationError(not_a_cursor(cursor)) from None
+    except (ValueError, TypeError, RecursionError):
+        raise not_a_cursor(cursor) from None
     if not isinstance(key, int) or abs(key) >= 2**63 or not isinstance(tie, int | str) or not isinstance(mark, str):
-        raise ConfigurationError(not_a_cursor(cursor))
+        raise not_a_cursor(cursor)
     if mark != digest(where, order):
         msg = (
             "this cursor is of a list with another filter or sort; repeat those of its page, or begin without a cursor"
         )
-        raise ConfigurationError(msg)
+        raise InvalidCursor(msg)
     return key, tie
 
 
-def not_a_cursor(cursor: object) -> str:
-    return f"{shown(cursor)} is not a cursor; pass the previous page's cursor unchanged, or None for the first page"
+def not_a_cursor(cursor: object) -> InvalidCursor:
+    return InvalidCursor(
+        f"{shown(cursor)} is not a cursor; pass the previous page's cursor unchanged, or None for the first page"
+    )
 
 
 def digest(where: Filter, order: Order) -> str:

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from mainspring import Mainspring, Retention
-from mainspring.errors import ConfigurationError, FailureGroupNotFound
+from mainspring.errors import ConfigurationError, FailureGroupNotFound, InvalidCursor
 from mainspring.features.failures.group import FailureGroup, GroupState
 from mainspring.job import Status
 from mainspring.stores.feed import ChangeKind
@@ -258,7 +258,7 @@ async def test_what_is_given_is_checked() -> None:
             await app.failures.list(state="closed")
         with pytest.raises(ConfigurationError, match="limit is 0"):
             await app.failures.list(limit=0)
-        with pytest.raises(ConfigurationError, match="not a cursor of failure groups"):
+        with pytest.raises(InvalidCursor, match="not a cursor of failure groups"):
             await app.failures.list(cursor="%%%")
         with pytest.raises(ConfigurationError, match="until or length, not both"):
             await app.failures.mute("x", until=START, length=60)

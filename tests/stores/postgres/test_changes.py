@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from mainspring.errors import ConfigurationError
+from mainspring.errors import InvalidCursor
 from mainspring.job import Move, ProgressReport
 from mainspring.stores.documents import By
 from mainspring.stores.feed import EVERY_CHANGE, ChangeKind, Cursor
@@ -161,7 +161,7 @@ async def test_a_reader_meets_another_one_that_has_not_seen_the_same_transaction
 @pytest.mark.parametrize("mark", ["0:0:|", "5:3:|", "3:9:2|", "3:9:9|", "3:9:5,4|", f"1:{2**64}:|", "1:2:3:|", "1:٢:|"])
 async def test_a_forged_snapshot_is_not_a_cursor(store: PostgresStore, reader: Reader, mark: str) -> None:
     forged = Cursor.parse(reader.cursor)._replace(mark=mark)
-    with pytest.raises(ConfigurationError, match="not a cursor"):
+    with pytest.raises(InvalidCursor, match="not a cursor"):
         await store.changes(str(forged))
 
 

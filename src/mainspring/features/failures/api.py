@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from mainspring.clock import Length, Millis, check_moment, duration, to_datetime, to_millis
-from mainspring.errors import ConfigurationError
+from mainspring.errors import ConfigurationError, InvalidCursor
 from mainspring.features.failures import rules
 from mainspring.features.failures.group import MOST_DEAD, FailureGroup, GroupPage, GroupState
 from mainspring.features.failures.rules import GroupData
@@ -287,6 +287,6 @@ def parse_cursor(text: str) -> Order:
     try:
         moment, fingerprint = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         return int(moment), str(fingerprint)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         msg = f"{text!r} is not a cursor of failure groups; pass the `cursor` of a page"
-        raise ConfigurationError(msg) from error
+        raise InvalidCursor(msg) from error

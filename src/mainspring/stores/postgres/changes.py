@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from mainspring.errors import ConfigurationError, StoreError
+from mainspring.errors import InvalidCursor, StoreError
 from mainspring.stores.feed import (
     MAX_ENTRIES,
     RETENTION,
@@ -93,7 +93,7 @@ class Span:
             return cls(since, until)
         except ValueError as error:
             msg = "this is not a cursor of a change feed in PostgreSQL; pass the `cursor` of a change"
-            raise ConfigurationError(msg) from error
+            raise InvalidCursor(msg) from error
 
 
 def check(snapshot: str) -> None:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mainspring.errors import ConfigurationError
 from mainspring.job import Status
 from mainspring.stores.postgres.read import COUNTS, Conditions
 from mainspring.stores.postgres.rows import COLUMNS, FINISHED, LIVE, is_id, to_job
@@ -45,7 +44,7 @@ ASIDE = f"jobs.status < {RUNNING} AND jobs.crashes = 0 AND jobs.aside"
 
 async def find(transaction: Transaction, request: PageRequest) -> Page:
     if request.start is not None and not is_id(str(request.start[1])):
-        raise ConfigurationError(not_a_cursor(request.start[1]))
+        raise not_a_cursor(request.start[1])
     async with transaction.connection.transaction():
         await transaction.do(ONE_SNAPSHOT)
         found = [part for table in (LIVE, FINISHED) for part in await search(transaction, table, request)]
