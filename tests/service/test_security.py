@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from mainspring import Mainspring
-from mainspring.errors import StoreUnavailable
+from mainspring.errors import StoreRefused, StoreUnavailable
 from mainspring.service import Scope, ServiceSettings, Tokens, make_service
 from mainspring.service.guard import OPEN_PATHS
 from mainspring.service.tokens import COLLECTION, FRESH_FOR, checksum, parts_of
@@ -134,6 +134,19 @@ async def test_a_store_that_cannot_look_up_a_token_is_unavailable(
         with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
             await client.session.ws_connect(f"{client.url}/v1/events/ws", headers=headers)
         assert (await client.using(text).get("/health/live")).status == 200
+
+
+async def test_only_an_outage_of_the_store_asks_the_caller_to_try_again(
+    app: Mainspring, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: object, **__: object) -> None:
+        msg = "db.internal refuses the password"
+        raise StoreRefused(msg)
+
+    monkeypatch.setattr(app.jobs, "find", refused)
+    answer = await client.get("/v1/jobs")
+    assert (answer.code, "retry-after" in answer.headers) == ("internal_error", False)
+    assert "db.internal" not in answer.text
 
 
 async def test_tokens_are_managed_over_http(app: Mainspring) -> None:

@@ -28,14 +28,14 @@ from mainspring.errors import (
     PersonNotFound,
     ScheduleNotFound,
     StepNotFound,
-    StoreError,
+    StoreUnavailable,
     SubscriberNotFound,
     SystemHalted,
     UnknownTask,
 )
 
 CONTENT_TYPE = "application/problem+json"
-ABOUT = "/v1/errors/"  # the page of a code; relative, so that it is right behind any host name
+ABOUT = "/v1/errors/"  # identifies a code; relative, so that it is the same behind any host name
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ OF_ERRORS: tuple[tuple[type[MainspringError], str], ...] = (  # the first that f
     (CountMoved, "count_moved"),
     (EditConflict, "precondition_failed"),
     (SystemHalted, "system_halted"),
-    (StoreError, "store_unavailable"),
+    (StoreUnavailable, "store_unavailable"),
     (InvalidCursor, "invalid_cursor"),
     (ConfigurationError, "invalid_request"),
 )
@@ -134,6 +134,8 @@ def problem_of(error: MainspringError) -> Problem:
     code = next((code for kind, code in OF_ERRORS if isinstance(error, kind)), "internal_error")
     if code == "store_unavailable":
         return Problem(code, "the store does not answer; the service's log has the cause")  # its text may name hosts
+    if code == "internal_error":
+        return Problem(code, "the service failed; its log has the cause")
     if isinstance(error, InvalidPerson):
         lines = [
             {"pointer": f"/{at.replace('.', '/')}", "code": "invalid", "detail": why} for at, why in error.problems
