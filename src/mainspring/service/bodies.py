@@ -42,11 +42,6 @@ def in_utc(moment: datetime) -> datetime:
         raise ValueError(msg) from None
 
 
-MOMENTS = tuple(f"{what}_{side}" for what in ("created", "due", "finished", "changed") for side in ("after", "before"))[
-    :-1
-]
-
-
 def refuse_numbers(value: Any) -> Any:
     """Refuse what Pydantic would take for seconds since 1970: `20270101` is meant as a date more often than not."""
     if isinstance(value, str) and not is_number(value):
@@ -223,7 +218,6 @@ class JobConditions(Body):
     payload: list[str] = Field(default=[], description="`path=value`, the value as JSON or as text: `guest.id=7`")
 
     def filter(self) -> Filter:
-        moments: dict[str, Any] = {name: getattr(self, name) for name in MOMENTS}
         return Filter(
             ids=tuple(self.id),
             queues=tuple(self.queue),
@@ -237,7 +231,13 @@ class JobConditions(Body):
             fingerprint=self.fingerprint,
             operation=self.operation,
             payload=dict(key_and_value(text) for text in self.payload),
-            **moments,
+            created_after=self.created_after,
+            created_before=self.created_before,
+            due_after=self.due_after,
+            due_before=self.due_before,
+            finished_after=self.finished_after,
+            finished_before=self.finished_before,
+            changed_after=self.changed_after,
         )
 
 
