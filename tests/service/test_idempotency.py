@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mainspring import Mainspring
-from mainspring.service.idempotency import COLLECTION, RETENTION
-from mainspring.stores.documents import Listing
+from mainspring.service import idempotency
+from mainspring.service.idempotency import COLLECTION, PART, RETENTION
+from mainspring.stores.documents import Bundle, Listing, Write
 from mainspring.stores.protocol import Store
 from mainspring.stores.sqlite import MemoryStore, SqliteStore
 from tests.service.conftest import define
 from tests.service.serving import Client, serving
 
 ADA = {"task": "welcome", "payload": {"guest": "Ada"}}
+RENDER = {"task": "render", "payload": {"photo": "a.jpg"}}
 
 
 def postgres_store(_: Path) -> Store:
@@ -120,3 +123,88 @@ async def test_two_services_on_one_store_share_keys(app: Mainspring, client: Cli
         )
     assert first.text == second.text
     assert await app.jobs.count() == 1
+
+
+# -- what is published changes between the request and its repetition --------------------------------
+
+
+async def publish_render(app: Mainspring) -> None:
+    """Publish `render`, as a worker of another program would."""
+    other = Mainspring("memory://")
+
+    @other.task(name="render")
+    async def render(photo: str) -> None: ...
+
+    await app.published.publish([render], "other")
+
+
+async def repeated(client: Client, path: str, body: Any, between: Callable[[], Any]) -> Any:
+    """Send a request twice, check that the answers are equal, and return what they say."""
+    first = await client.post(path, body, idempotency_key="k1")
+    await between()
+    again = await client.post(path, body, idempotency_key="k1")
+    assert (again.status, again.text) == (first.status, first.text)
+    assert again.headers["idempotent-replayed"] == "true"
+    return first.data
+
+
+@pytest.mark.parametrize("good", [0, 1, PART])
+async def test_a_line_that_was_refused_stays_refused(app: Mainspring, client: Client, good: int) -> None:
+    body = {"jobs": [*[ADA] * good, RENDER]}
+    data = await repeated(client, "/v1/jobs:bulk", body, lambda: publish_render(app))
+    assert [line["error"] is None for line in data["results"]] == [True] * good + [False]
+    assert data["results"][-1]["error"]["code"] == "unknown_task"
+    assert (data["created"], data["failed"]) == (good, 1)
+    assert await app.jobs.count() == good
+
+
+async def test_a_line_that_would_be_refused_now_keeps_its_job(app: Mainspring, client: Client) -> None:
+    await publish_render(app)
+    body = {"jobs": [RENDER, ADA]}
+    data = await repeated(client, "/v1/jobs:bulk", body, lambda: app.published.forget("render"))
+    tasks = [(await app.jobs.get(line["id"])).task for line in data["results"]]
+    assert tasks == ["render", "welcome"]
+    assert await app.jobs.count() == 2
+
+
+async def test_a_job_whose_task_was_forgotten_is_answered_again(app: Mainspring, client: Client) -> None:
+    await publish_render(app)
+    data = await repeated(client, "/v1/jobs", RENDER, lambda: app.published.forget("render"))
+    assert (await app.jobs.get(data["id"])).task == "render"
+    assert await app.jobs.count() == 1
+
+
+async def test_a_repeated_request_checks_only_the_parts_that_are_missing(app: Mainspring, client: Client) -> None:
+    await publish_render(app)
+    body = {"jobs": [RENDER] * (PART + 2)}
+    first = await client.post("/v1/jobs:bulk", body, idempotency_key="k1")
+    last = next(document for document in await app.store.browse(Listing(COLLECTION)) if document.key.id == "1")
+    await app.store.write([Bundle((Write(last.key, None),))])  # as if the process had died before it
+    await app.published.forget("render")
+    again = await client.post("/v1/jobs:bulk", body, idempotency_key="k1")
+    assert again.data["results"][:PART] == first.data["results"][:PART]
+    assert [line["error"]["code"] for line in again.data["results"][PART:]] == ["unknown_task"] * 2
+    assert "idempotent-replayed" not in again.headers
+
+
+# -- a process dies before it has noted the holder of a dedupe key ------------------------------------
+
+
+@pytest.mark.parametrize("dedupe_for", ["active", "forever"])
+async def test_the_holder_is_found_although_it_was_not_noted(
+    app: Mainspring, client: Client, monkeypatch: pytest.MonkeyPatch, dedupe_for: str
+) -> None:
+    async def die(*_: object) -> None: ...
+
+    monkeypatch.setattr(idempotency, "_note", die)
+    body = {**ADA, "dedupe_key": "ada", "dedupe_for": dedupe_for}
+    holder = (await client.post("/v1/jobs", body)).data["id"]
+    if dedupe_for == "forever":
+        await app.worker().drain()
+
+    async def finish_and_follow() -> None:
+        await app.worker().drain()
+        if dedupe_for == "active":
+            assert (await client.post("/v1/jobs", body)).data["created"]  # it holds the key now
+
+    assert await repeated(client, "/v1/jobs", body, finish_and_follow) == {"id": holder, "created": False}

@@ -7,7 +7,7 @@ entries in the OpenAPI document are made from the same models (openapi.py).
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -18,7 +18,7 @@ from mainspring.app import Mainspring
 from mainspring.errors import ConfigurationError, InvalidPayload, UnknownTask
 from mainspring.job import Inserted, NewJob
 from mainspring.service.bodies import BulkBody, NewJobBody
-from mainspring.service.idempotency import IdempotencyKey, insert_once
+from mainspring.service.idempotency import Entry, IdempotencyKey, Line, Refusal, answered, enqueue_once
 from mainspring.service.problems import Problem, problem_of
 from mainspring.service.requests import answer, app_of, body_of, caller_of, location
 from mainspring.service.tokens import Scope
@@ -32,30 +32,50 @@ async def enqueue(request: Request) -> Response:
     caller_of(request).check(Scope.ENQUEUE)
     body, raw = await body_of(request, ONE)
     app, key = app_of(request), key_of(request, raw)
-    job = await prepared(app, body)
+
+    async def check(each: NewJobBody) -> Line:
+        return await prepared(app, each)  # raises, so that a request that was refused can be corrected under its key
+
+    entries: Sequence[Entry]
     if key is None:
-        inserted, replayed = (await app.runtime.pipeline.insert([job]))[0], False
+        entries, replayed = await app.runtime.pipeline.insert([await prepared(app, body)]), False
     else:
-        [inserted], replayed = await insert_once(app, key, [job])
-    headers = location(request, f"/v1/jobs/{inserted.id}") | replay_header(replayed)
-    return answer({"id": inserted.id, "created": inserted.created}, 201 if inserted.created else 200, headers)
+        entries, replayed = await enqueue_once(app, key, [body], check)
+    [entry] = entries
+    assert isinstance(entry, Inserted)  # noqa: S101 - `check` raises what would be a refusal
+    headers = location(request, f"/v1/jobs/{entry.id}") | replay_header(replayed)
+    return answer({"id": entry.id, "created": entry.created}, 201 if entry.created else 200, headers)
 
 
 async def enqueue_bulk(request: Request) -> Response:
     caller_of(request).check(Scope.ENQUEUE)
     body, raw = await body_of(request, MANY)
     app, key = app_of(request), key_of(request, raw)
-    lines = [await line_of(app, each) for each in body.jobs]
-    jobs = [line.job for line in lines if line.job is not None]
+
+    async def check(each: NewJobBody) -> Line:
+        return await line_of(app, each)
+
     if key is None:
-        inserted, replayed = await app.runtime.pipeline.insert(jobs) if jobs else [], False
+        entries, replayed = await enqueue_lines(app, [await check(each) for each in body.jobs]), False
     else:
-        inserted, replayed = await insert_once(app, key, jobs) if jobs else ([], False)
-    found = iter(inserted)
-    results = [line.result(next(found)) if line.job is not None else line.result(None) for line in lines]
-    failed = sum(line.problem is not None for line in lines)
-    created = sum(each.created for each in inserted)
-    return answer({"results": results, "created": created, "failed": failed}, headers=replay_header(replayed))
+        entries, replayed = await enqueue_once(app, key, body.jobs, check)
+    data = {
+        "results": [result_of(entry) for entry in entries],
+        "created": sum(isinstance(entry, Inserted) and entry.created for entry in entries),
+        "failed": sum(isinstance(entry, Refusal) for entry in entries),
+    }
+    return answer(data, headers=replay_header(replayed))
+
+
+async def enqueue_lines(app: Mainspring, lines: Sequence[Line]) -> list[Entry]:
+    jobs = [line for line in lines if isinstance(line, NewJob)]
+    return answered(lines, await app.runtime.pipeline.insert(jobs) if jobs else [])
+
+
+def result_of(entry: Entry) -> dict[str, Any]:
+    if isinstance(entry, Refusal):
+        return {"id": None, "created": False, "error": {"pointer": "", "code": entry.code, "detail": entry.detail}}
+    return {"id": entry.id, "created": entry.created, "error": None}
 
 
 def key_of(request: Request, raw: bytes) -> IdempotencyKey | None:
@@ -82,25 +102,11 @@ async def unknown(app: Mainspring, name: str) -> Problem:
     return Problem("unknown_task", msg, more={"nearest": nearest})
 
 
-@dataclass(slots=True)
-class Line:
-    """One job of a bulk enqueue: prepared, or what is wrong with it."""
-
-    job: NewJob | None
-    problem: Problem | None = None
-
-    def result(self, inserted: Inserted | None) -> dict[str, Any]:
-        if inserted is not None:
-            return {"id": inserted.id, "created": inserted.created, "error": None}
-        problem = self.problem
-        error = None if problem is None else {"pointer": "", "code": problem.code, "detail": problem.detail}
-        return {"id": None, "created": False, "error": error}
-
-
 async def line_of(app: Mainspring, body: NewJobBody) -> Line:
+    """Return the job of one line of a bulk enqueue, or why it has none."""
     try:
-        return Line(await prepared(app, body))
+        return await prepared(app, body)
     except Problem as problem:
-        return Line(None, problem)
+        return Refusal.of(problem)
     except (InvalidPayload, ConfigurationError) as error:
-        return Line(None, problem_of(error))
+        return Refusal.of(problem_of(error))

@@ -1,7 +1,9 @@
 """Idempotency keys: a request that is repeated with the same key has its effect once, and the same answer.
 
 The key is a document that is written in one bundle with the jobs of the request. So there is no state in between:
-either both are there, or neither is. A request whose document exists already does nothing, and answers from it.
+either both are there, or neither is. The document has an entry for each line of the request, also for those that were
+refused. A repeated request is answered from it, and its jobs are not checked again: the tasks that were published then
+may be different ones now.
 """
 
 from __future__ import annotations
@@ -9,11 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from mainspring.app import Mainspring
-from mainspring.job import Inserted, NewJob, Status
+from mainspring.clock import Millis, to_millis
+from mainspring.job import Inserted, Job, NewJob
 from mainspring.service.problems import Problem
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Write
 from mainspring.stores.protocol import Filter
@@ -23,8 +27,10 @@ RETENTION = 24 * 3_600_000  # milliseconds
 SHAPE = re.compile(
     r'"?([\x21\x23-\x7e]{1,255})"?'
 )  # printable ASCII; draft-ietf-httpapi-idempotency-key-header quotes it
-PART = 20  # jobs of one bundle: DynamoDB writes at most 100 items at once
-LIVE = tuple(status for status in Status if status not in {Status.COMPLETED, Status.DEAD_LETTER, Status.CANCELLED})
+PART = 20  # lines of one bundle: DynamoDB writes at most 100 items at once
+LONGEST_DETAIL = 2_000  # characters of a refusal: a document of DynamoDB has at most 400 KB
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,75 +52,138 @@ class IdempotencyKey:
         return cls(name, hashlib.sha256(body).hexdigest())
 
 
-async def insert_once(app: Mainspring, key: IdempotencyKey, jobs: Sequence[NewJob]) -> tuple[list[Inserted], bool]:
-    """Insert jobs unless the key was used before; return their ids, and whether it was."""
-    parts = [jobs[start : start + PART] for start in range(0, len(jobs), PART)]
-    used = await _used(app, key, len(parts))
-    new = {number: part for number, part in enumerate(parts) if number not in used}
-    bundles = [_bundle(app, key, number, part) for number, part in new.items()]
-    answers = await app.runtime.pipeline.write(bundles) if bundles else []
-    inserted = dict(zip(new, answers, strict=True))
-    await _remember(app, key, new, inserted)
-    if overtaken := [number for number, answer in inserted.items() if answer is None]:  # another process was faster
-        used |= {number: found for number, found in (await _used(app, key, len(parts))).items() if number in overtaken}
-    found = [inserted.get(number) or await _answer(app, used[number]) for number in range(len(parts))]
-    return [each for part in found for each in part], not new or len(overtaken) == len(parts)
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a line of a request has no job."""
+
+    code: str
+    detail: str
+
+    @classmethod
+    def of(cls, problem: Problem) -> Refusal:
+        return cls(problem.code, problem.detail[:LONGEST_DETAIL])
 
 
-def _key(key: IdempotencyKey, number: int) -> Key:
-    return Key(COLLECTION, key.name, str(number))
+Line = NewJob | Refusal
+"""One line of a request, after it was checked."""
+
+Entry = Inserted | Refusal
+"""What one line of a request is answered."""
 
 
-def _bundle(app: Mainspring, key: IdempotencyKey, number: int, jobs: Sequence[NewJob]) -> Bundle:
-    lines = [[job.id, job.task, job.dedupe_key] for job in jobs]
-    data = json.dumps({"fingerprint": key.fingerprint, "jobs": lines})
-    expires_at = app.store.clock.now() + RETENTION
-    return Bundle((Write(_key(key, number), data, expected=ABSENT, expires_at=expires_at),), tuple(jobs))
+async def enqueue_once(
+    app: Mainspring, key: IdempotencyKey, bodies: Sequence[T], check: Callable[[T], Awaitable[Line]]
+) -> tuple[list[Entry], bool]:
+    """Enqueue the lines that the key has not enqueued before.
+
+    Return what each line is answered, and whether all of that is the answer to an earlier request.
+    """
+    parts = [bodies[start : start + PART] for start in range(0, len(bodies), PART)]
+    used = await _used(app, key, range(len(parts)))
+    new = {number: [await check(body) for body in part] for number, part in enumerate(parts) if number not in used}
+    written = await _write(app, key, new)
+    if overtaken := new.keys() - written.keys():  # another process was faster
+        used |= await _used(app, key, overtaken)
+    found = [
+        written[number] if number in written else await _entries_of(app, used[number]) for number in range(len(parts))
+    ]
+    return [entry for part in found for entry in part], not written
 
 
-async def _used(app: Mainspring, key: IdempotencyKey, parts: int) -> dict[int, Document]:
+def answered(lines: Sequence[Line], inserted: Iterable[Inserted]) -> list[Entry]:
+    """Return what lines are answered, of which those that are jobs were inserted."""
+    rest = iter(inserted)
+    return [line if isinstance(line, Refusal) else next(rest) for line in lines]
+
+
+async def _used(app: Mainspring, key: IdempotencyKey, numbers: Iterable[int]) -> dict[int, Document]:
     """Return the documents of the key that exist, by their number; raise Problem if they are of another request."""
-    documents = await app.store.documents([_key(key, number) for number in range(parts)])
+    documents = await app.store.documents([_key(key, number) for number in numbers])
     for document in documents:
         if json.loads(document.data)["fingerprint"] != key.fingerprint:
             raise Problem("idempotency_key_reused", "this Idempotency-Key was used with another body; make a new one")
     return {int(document.key.id): document for document in documents}
 
 
-async def _remember(
-    app: Mainspring,
-    key: IdempotencyKey,
-    new: dict[int, Sequence[NewJob]],
-    inserted: dict[int, list[Inserted] | None],
-) -> None:
-    """Note the holders of dedupe keys, if some jobs were not created: the documents name the request's own jobs."""
-    writes = []
-    for number, answer in inserted.items():
-        if answer is None or all(each.created for each in answer):
-            continue
-        data = json.dumps(
-            {
-                "fingerprint": key.fingerprint,
-                "jobs": [[job.id, job.task, job.dedupe_key] for job in new[number]],
-                "answers": [[each.id, each.created] for each in answer],
-            }
-        )
-        writes.append(Write(_key(key, number), data, expires_at=app.store.clock.now() + RETENTION))
+def _key(key: IdempotencyKey, number: int) -> Key:
+    return Key(COLLECTION, key.name, str(number))
+
+
+# -- the first request ----------------------------------------------------------------------------
+
+
+async def _write(app: Mainspring, key: IdempotencyKey, parts: Mapping[int, list[Line]]) -> dict[int, list[Entry]]:
+    """Write each part together with its document. Leave out the parts that another process has written."""
+    if not parts:
+        return {}
+    now = app.store.clock.now()
+    bundles = []
+    for number, lines in parts.items():
+        jobs = tuple(line for line in lines if isinstance(line, NewJob))
+        bundles.append(Bundle((_document(key, number, map(_line_data, lines), now, expected=ABSENT),), jobs))
+    answers = await app.runtime.pipeline.write(bundles)
+    inserted = {number: answer for number, answer in zip(parts, answers, strict=True) if answer is not None}
+    written = {number: answered(parts[number], answer) for number, answer in inserted.items()}
+    unsure = [number for number in written if any(map(_may_have_holder, parts[number]))]
+    await _note(app, [_document(key, number, map(_entry_data, written[number]), now) for number in unsure])
+    return written
+
+
+def _document(
+    key: IdempotencyKey, number: int, lines: Iterable[dict[str, Any]], now: Millis, *, expected: str | None = None
+) -> Write:
+    data = json.dumps({"fingerprint": key.fingerprint, "at": now, "lines": list(lines)})
+    return Write(_key(key, number), data, expected=expected, expires_at=now + RETENTION)
+
+
+def _may_have_holder(line: Line) -> bool:
+    return isinstance(line, NewJob) and line.dedupe_key is not None
+
+
+def _line_data(line: Line) -> dict[str, Any]:
+    """Return what is written with the jobs. Whether another job holds the dedupe key is known only after that."""
+    if isinstance(line, NewJob) and line.dedupe_key is not None:
+        return {"id": line.id, "task": line.task, "dedupe_key": line.dedupe_key}
+    return _entry_data(line if isinstance(line, Refusal) else Inserted(line.id, created=True))
+
+
+def _entry_data(entry: Entry) -> dict[str, Any]:
+    if isinstance(entry, Refusal):
+        return {"code": entry.code, "detail": entry.detail}
+    return {"id": entry.id, "created": entry.created}
+
+
+async def _note(app: Mainspring, writes: Sequence[Write]) -> None:
+    """Note which job holds each dedupe key. If the process dies before, a repeated request looks for the holder."""
     if writes:
         await app.store.write([Bundle((write,)) for write in writes])
 
 
-async def _answer(app: Mainspring, document: Document) -> list[Inserted]:
+# -- a repeated request ---------------------------------------------------------------------------
+
+
+async def _entries_of(app: Mainspring, document: Document) -> list[Entry]:
     """Return what the first request with this key was answered."""
     data = json.loads(document.data)
-    if "answers" in data:
-        return [Inserted(job_id, created=created) for job_id, created in data["answers"]]
-    return [await _first_answer(app, *line) for line in data["jobs"]]
+    return [await _entry_of(app, line, data["at"]) for line in data["lines"]]
 
 
-async def _first_answer(app: Mainspring, job_id: str, task: str, dedupe_key: str | None) -> Inserted:
-    """Return the job of a line; if its process died before it noted the holder of the dedupe key, find the holder."""
-    if dedupe_key is None or await app.jobs.get_or_none(job_id) is not None:
-        return Inserted(job_id, created=True)
-    page = await app.jobs.find(Filter(tasks=(task,), dedupe_key=dedupe_key, statuses=LIVE), limit=1)
-    return Inserted(page.jobs[0].id, created=False) if page.jobs else Inserted(job_id, created=True)
+async def _entry_of(app: Mainspring, line: dict[str, Any], at: Millis) -> Entry:
+    if "code" in line:
+        return Refusal(**line)
+    if "created" in line:
+        return Inserted(**line)
+    if await app.jobs.get_or_none(line["id"]) is not None:
+        return Inserted(line["id"], created=True)
+    holder = await _holder(app, line["task"], line["dedupe_key"], at)
+    return Inserted(line["id"], created=True) if holder is None else Inserted(holder.id, created=False)
+
+
+async def _holder(app: Mainspring, task: str, dedupe_key: str, at: Millis) -> Job | None:
+    """Return the job that held a dedupe key at this time. It may have finished before, and others may have followed."""
+    found: Job | None = None
+    async for job in app.jobs.all(Filter(tasks=(task,), dedupe_key=dedupe_key)):  # the newest first
+        found = job
+        if to_millis(job.created_at) <= at:
+            break
+    return found
