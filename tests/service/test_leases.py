@@ -11,9 +11,12 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from mainspring import Mainspring, Status
+from mainspring.service import ServiceSettings
+from mainspring.service.program import Service
 from mainspring.stores.sqlite import SqliteStore
 from tests.service.serving import SOON, Client, serving
 
@@ -104,13 +107,30 @@ async def test_a_claim_waits_for_a_job(client: Client) -> None:
     assert [lease["id"] for lease in (await waiting)["jobs"]] == [job_id]
 
 
+async def until_claims_wait(app: Mainspring, number: int) -> None:
+    async with asyncio.timeout(SOON):
+        while len(app.leases._ears._ears) != number:  # noqa: ASYNC110 - nothing else shows that a call waits
+            await asyncio.sleep(0.01)
+
+
+async def test_a_claim_that_waits_does_not_hold_up_the_end_of_the_service(app: Mainspring) -> None:
+    service = Service(app, ServiceSettings(port=0, worker=False))
+    async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+        serving = group.create_task(service.serve())
+        client = Client(session, service.url)
+        waiting = [group.create_task(claimed(client, worker, wait=SOON)) for worker in ("far", "near")]
+        await until_claims_wait(app, 2)
+        service.stop()
+        for answer in await asyncio.gather(*waiting):
+            assert (answer["jobs"], answer["pulse"]["known"]) == ([], True)
+        await serving
+
+
 async def test_a_caller_that_hangs_up_keeps_no_job(app: Mainspring, client: Client) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
             await claimed(client, wait=SOON)
-    async with asyncio.timeout(SOON):
-        while app.leases._ears._ears:  # noqa: ASYNC110 - nothing else shows that the call has ended
-            await asyncio.sleep(0.01)
+    await until_claims_wait(app, 0)
     job_id = await enqueued(client)
     assert (await app.jobs.get(job_id)).status is Status.PENDING
     assert [lease["id"] for lease in (await claimed(client, "other"))["jobs"]] == [job_id]

@@ -23,6 +23,7 @@ from mainspring.leases.items import Cancelled, Complete, Fail, Heartbeat, Item, 
 from mainspring.leases.lessee import Lease
 from mainspring.service import orders
 from mainspring.service.bodies import Body, Instant, Name, Seconds, Text
+from mainspring.service.live import Live
 from mainspring.service.requests import answer, app_of, body_of, caller_of
 from mainspring.service.system import halt_data
 from mainspring.service.tokens import Scope
@@ -261,7 +262,9 @@ async def claim(request: Request) -> Response:
         held=body.held,
         version=body.version,
     )
-    batch = await unless_gone(request, claiming)
+    batch = await unless_over(request, claiming)
+    if batch is None:
+        return await claimed(request, body.worker, (), await app.leases.heartbeat(body.worker, body.held))
     return await claimed(request, body.worker, batch.leases, batch.pulse)
 
 
@@ -278,17 +281,24 @@ def line_of(lease: Lease) -> str:
     return "\t".join((lease.id, str(lease.token), str(lease.attempt), lease.task, json.dumps(lease.payload))) + "\n"
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Do the work, unless the caller hangs up meanwhile: jobs that it claims then are given back at once."""
+async def unless_over(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
+    """Do the work, unless the caller hangs up or the service stops meanwhile: jobs that it claims then are given back.
+
+    Return None if the service stops: a request that waits for a job would hold up the end.
+    """
+    live: Live = request.app.state.live
     working = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(disconnected(request))
+    closing = asyncio.ensure_future(live.closing.wait())
     try:
-        await asyncio.wait([working, gone], return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
+        await asyncio.wait([working, gone, closing], return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return await working
+        if gone.done():
             raise ClientDisconnect
-        return await working
+        return None
     finally:
-        for task in (gone, working):
+        for task in (gone, closing, working):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task

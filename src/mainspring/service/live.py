@@ -147,6 +147,7 @@ class Live:
 
     def __init__(self, app: Mainspring, tokens: Tokens, pace: Pace | None = None) -> None:
         self.hub = Hub(app)
+        self.closing = asyncio.Event()  # the service stops; also ends claims that wait for a job
         self._app = app
         self._tokens = tokens
         self._pace = pace or Pace()
@@ -188,6 +189,7 @@ class Live:
 
     async def close(self) -> None:
         """End all streams: the service stops. Clients come back to another process, at the place where they were."""
+        self.closing.set()
         await self.hub.close("closing")
 
     # -- tokens -----------------------------------------------------------------------------------
