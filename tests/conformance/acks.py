@@ -164,11 +164,12 @@ class AckTests(StoreScenario):
         """A handler may raise with bytes that a database does not take. That its run ended must be written anyway."""
         held = await running(store)
         await store.report([ProgressReport(held.id, held.token, 0.5, "half \0 way")])
-        failure = Failure("ValueError", "bad byte \0 in input", "Traceback \0 …")
+        failure = Failure("Value\0Error", "bad byte \0 in input", "Traceback \0 …")
         assert await end(store, held, move, failure=failure, reason="so \0 be it") is not None
         job = await look(store, held.id)
         assert job.failure is not None
         assert job.failure.message.startswith("bad byte")
+        assert job.failure.type == "Value�Error"
         (attempt,) = await store.attempts(held.id)
         assert attempt.failure is not None
 

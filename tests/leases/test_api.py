@@ -496,6 +496,7 @@ async def test_an_id_that_cannot_be_part_of_a_file_name_is_refused(worker: Any) 
         (lambda leases: leases.claim("far", tasks="add"), "not a string"),
         (lambda leases: leases.claim("far", tasks=[]), "tasks is empty"),
         (lambda leases: leases.claim("far", queues=[]), "at least one queue"),
+        (lambda leases: leases.claim("far", queues=["a\0b"]), "a queue has a control character"),
         (lambda leases: leases.report("far", Complete("a", 1)), "takes a list of items"),
         (lambda leases: leases.report("far", ["a"]), "takes a list of items"),
     ],
@@ -510,6 +511,8 @@ async def test_bad_calls_are_refused_with_what_is_allowed(call: Any, message: st
     [
         lambda: Complete("", 1),
         lambda: Complete("a", "1"),  # type: ignore[arg-type]
+        lambda: Complete("a", -1),
+        lambda: Complete("a", 2**63),
         lambda: Progress("a", 1, 2.0),
         lambda: SaveStep("a", 1, ""),
         lambda: Fail("a", 1, None),  # type: ignore[arg-type]

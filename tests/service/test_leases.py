@@ -182,6 +182,54 @@ async def test_a_wrong_report_is_refused_as_a_whole(client: Client, item: dict[s
     assert answer.code == "invalid_request"
 
 
+@pytest.fixture
+async def on_postgres() -> AsyncIterator[Client]:
+    from tests.postgres import RecycledStore
+
+    async with Mainspring(RecycledStore()) as app, serving(app) as client:
+        yield client
+
+
+@pytest.mark.slow
+async def test_a_report_cannot_fail_on_what_postgres_cannot_keep(on_postgres: Client) -> None:
+    """A worker repeats a report that failed with 503, and would do so for ever."""
+    first, second = await enqueued(on_postgres), await enqueued(on_postgres)
+    leases = (await claimed(on_postgres, limit=2))["jobs"]
+    about_first, about_second = sorted(leases, key=lambda lease: [first, second].index(lease["id"]))
+    told = await reported(
+        on_postgres,
+        about(about_first, failed={"type": "a\0b", "message": "c\0d", "traceback": "e\0f"}),
+        about(about_second, snooze={"delay": 1, "reason": "g\0h"}),
+        {"id": "i\0j", "token": 2**63 - 1},
+    )
+    assert [reply["reply"] for reply in told["replies"]] == ["ok", "ok", "stale"]
+    failure = (await on_postgres.get(f"/v1/jobs/{first}")).data["failure"]
+    assert (failure["type"], failure["message"]) == ("a�b", "c�d")
+
+
+REFUSED_CLAIMS = [
+    ({"queues": ["a\0b"]}, "a queue has a control character"),
+    ({"tasks": ["a\0b"]}, "a task has a control character"),
+    ({"held": {"x": 2**63}}, "/held/x"),
+    ({"held": {"x": -1}}, "/held/x"),
+    ({"version": "a\0b"}, "version"),
+]
+
+
+@pytest.mark.parametrize(("body", "said"), REFUSED_CLAIMS)
+async def test_a_claim_with_what_no_store_can_keep_is_refused(client: Client, body: dict[str, Any], said: str) -> None:
+    answer = await client.post("/v1/leases", {"worker": "far", **body})
+    assert answer.code == "invalid_request"
+    assert said in answer.data["detail"]
+
+
+@pytest.mark.parametrize("token", [-1, 2**63, True, 1.0])
+async def test_a_token_that_no_claim_has_is_refused(client: Client, token: Any) -> None:
+    answer = await client.post("/v1/leases:report", {"worker": "far", "items": [{"id": "x", "token": token}]})
+    assert answer.code == "invalid_request"
+    assert "/items/0/token" in answer.data["detail"]
+
+
 # -- the workers that we ship -----------------------------------------------------------------------
 
 

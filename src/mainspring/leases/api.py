@@ -131,6 +131,7 @@ class Leases:
 
     def _info(self, worker: str, queues: Queues, tasks: Iterable[str] | None) -> WorkerInfo:
         named = tuple(sorted(subscription.queue for subscription in subscriptions(queues)))
+        check_names(named, "a queue")
         if isinstance(tasks, str):
             msg = f"tasks must be a list of names, not a string; write tasks=[{tasks!r}]"
             raise ConfigurationError(msg)

@@ -10,6 +10,8 @@ from mainspring.clock import Length, Millis, check_moment, delay_of, to_millis
 from mainspring.errors import ConfigurationError, Failure
 from mainspring.features.durable.journal import check_name
 
+MAX_TOKEN = 2**63 - 1  # that every store can compare
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -20,7 +22,7 @@ class Item:
         if not is_text(self.job_id):
             msg = f"job_id is {self.job_id!r}; give the id of a leased job, as text"
             raise ConfigurationError(msg)
-        if not is_number(self.token, int):
+        if not is_number(self.token, int) or not 0 <= self.token <= MAX_TOKEN:
             msg = f"the token of job {self.job_id} is {self.token!r}; give the whole number that came with the lease"
             raise ConfigurationError(msg)
 

@@ -19,7 +19,18 @@ from mainspring.app import Mainspring
 from mainspring.errors import Failure
 from mainspring.json_data import plain
 from mainspring.leases.answers import Pulse
-from mainspring.leases.items import Cancelled, Complete, Fail, Heartbeat, Item, Progress, Release, SaveStep, Snooze
+from mainspring.leases.items import (
+    MAX_TOKEN,
+    Cancelled,
+    Complete,
+    Fail,
+    Heartbeat,
+    Item,
+    Progress,
+    Release,
+    SaveStep,
+    Snooze,
+)
 from mainspring.leases.lessee import Lease
 from mainspring.service import orders
 from mainspring.service.bodies import Body, Instant, Name, Seconds, Text
@@ -37,6 +48,7 @@ LONGEST_WAIT = 30.0  # seconds
 MOST_ITEMS = 1_000
 WorkerId = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Long = Annotated[str, StringConstraints(max_length=50_000)]
+Token = Annotated[StrictInt, Field(ge=0, le=MAX_TOKEN)]
 
 
 # -- what requests carry --------------------------------------------------------------------------
@@ -52,9 +64,7 @@ class ClaimBody(Body):
     wait: float = Field(
         default=0, strict=True, ge=0, le=LONGEST_WAIT, description="seconds to wait for a job if none is due"
     )
-    held: dict[str, StrictInt] = Field(
-        default={}, max_length=MOST_ITEMS, description="jobs that it works on: id to token"
-    )
+    held: dict[str, Token] = Field(default={}, max_length=MOST_ITEMS, description="jobs that it works on: id to token")
     version: Name | None = Field(default=None, description="of the worker's code")
 
 
@@ -62,7 +72,7 @@ class ReportItem(Body):
     """What is new about one job: exactly one of the fields besides `id` and `token`, or none for a heartbeat."""
 
     id: str
-    token: StrictInt
+    token: Token
     done: ResultBody | None = Field(default=None, description="it has succeeded")
     failed: ErrorBody | None = Field(default=None, description="it has failed; its retry policy decides what follows")
     snooze: SnoozeBody | None = Field(default=None, description="run it later, without using an attempt")

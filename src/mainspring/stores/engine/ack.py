@@ -242,7 +242,8 @@ def shortened(failure: Failure | None, task: str) -> Failure | None:
         return None
     message, traceback = shorten(failure.message, LONGEST_MESSAGE), shorten(failure.traceback)
     known = failure.fingerprint or fingerprint(task, failure.type, failure.place, failure.message)
-    return Failure(failure.type, storable(message), storable(traceback), known, storable(failure.place))
+    kind, place = storable(failure.type), storable(failure.place)
+    return Failure(kind, storable(message), storable(traceback), known, place)
 
 
 def storable(text: str) -> str:
