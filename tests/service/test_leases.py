@@ -7,7 +7,7 @@ import contextlib
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ import aiohttp
 import pytest
 
 from mainspring import Mainspring, Status
-from mainspring.service import ServiceSettings
+from mainspring.service import ServiceSettings, orders
 from mainspring.service.program import Service
+from mainspring.stores.documents import Key
 from mainspring.stores.sqlite import SqliteStore
 from tests.service.serving import SOON, Client, serving
 
@@ -157,6 +158,37 @@ async def test_an_operator_can_order_a_worker_to_take_no_more(client: Client, or
     assert (answer["jobs"], answer["pulse"]["order"]) == ([], order)
     await client.post("/v1/workers/far:continue")
     assert len((await claimed(client))["jobs"]) == 1
+
+
+@pytest.mark.parametrize("order", ["quiet", "terminate"])
+async def test_an_order_ends_a_claim_that_waits(app: Mainspring, client: Client, order: str) -> None:
+    waiting = asyncio.create_task(claimed(client, wait=SOON))
+    await until_claims_wait(app, 1)
+    await client.post(f"/v1/workers/far:{order}")
+    job_id = await enqueued(client)
+    answer = await waiting
+    assert (answer["jobs"], answer["pulse"]["order"]) == ([], order)
+    assert (await app.jobs.get(job_id)).status is Status.PENDING
+
+
+async def test_an_order_ends_when_the_worker_leaves(client: Client) -> None:
+    await enqueued(client)
+    await client.post("/v1/workers/far:terminate")
+    assert (await client.post("/v1/leases:leave", {"worker": "far"})).data == {"left": True}
+    answer = await claimed(client)
+    assert (len(answer["jobs"]), answer["pulse"]["order"]) == (1, None)
+
+
+async def test_a_claim_reads_the_order_once(app: Mainspring, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, documents = list[str](), app.store.documents
+
+    async def counted(keys: Sequence[Key]) -> Any:
+        asked.extend(key.collection for key in keys)
+        return await documents(keys)
+
+    monkeypatch.setattr(app.store, "documents", counted)
+    await claimed(client)
+    assert asked.count(orders.COLLECTION) == 1
 
 
 async def test_a_shell_can_ask_for_lines(client: Client) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import random
 import re
 import secrets
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -165,12 +165,14 @@ class Leases:
         held: Mapping[str, int] | None = None,
         version: str | None = None,
         lessee: Lessee | None = None,
+        unless: Callable[[], Awaitable[bool]] | None = None,
     ) -> Batch:
         """Claim up to `limit` due jobs for the lessee with this id. If none is due, wait for one, at most `wait`.
 
         `held` are the jobs that the lessee works on, with their tokens: the response says which of them are cancelled
         or lost, and a waiting call returns early when that happens. It also returns early when a halt begins. `version`
-        is that of the lessee's code.
+        is that of the lessee's code. `unless` is asked before each look for due jobs: once it returns True, the call
+        returns without jobs.
         """
         tasks = tasks if tasks is None or isinstance(tasks, str) else tuple(tasks)
         info = replace(self._info(worker, queues, tasks), version=self._version_of(lessee, version))
@@ -178,7 +180,7 @@ class Leases:
         for_whom = lessee or Lessee(self, worker, queues, tasks, version)
         await self._runtime.store.open()
         async with self._joined(info, listen=seconds > 0) as ear:
-            return await self._claim(for_whom, limit, seconds, dict(held or {}), ear)
+            return await self._claim(for_whom, limit, seconds, dict(held or {}), ear, unless=unless)
 
     def claim_sync(
         self,
@@ -204,14 +206,24 @@ class Leases:
             await self._runtime.store.join(info, None)
             yield Ear()
 
-    async def _claim(self, lessee: Lessee, limit: int, seconds: float, held: dict[str, int], ear: Ear) -> Batch:
+    async def _claim(
+        self,
+        lessee: Lessee,
+        limit: int,
+        seconds: float,
+        held: dict[str, int],
+        ear: Ear,
+        *,
+        unless: Callable[[], Awaitable[bool]] | None,
+    ) -> Batch:
         loop, lease = asyncio.get_running_loop(), self._runtime.store.lease
         end = loop.time() + seconds
         first = pulse = await self.heartbeat(lessee.id, held, queues=lessee.queues)
         while True:
             ear.clear()
-            leases, pause = await self._take_safely(lessee, limit)
-            if leases or loop.time() >= end or news(first, pulse):
+            is_over = unless is not None and await unless()
+            leases, pause = ([], 0.0) if is_over else await self._take_safely(lessee, limit)
+            if leases or is_over or loop.time() >= end or news(first, pulse):
                 return Batch(tuple(leases), replace(pulse, known=True))
             await ear.wait(min(end - loop.time(), lease / BEATS_PER_LEASE, pause))
             pulse = await self.heartbeat(lessee.id, held, queues=lessee.queues)

@@ -56,6 +56,6 @@ class Ears:
     def _ring(self, worker: str, wake: Wake) -> None:
         if Wake.STATE in wake:
             self.state_changed = True
-        if wake & (Wake.JOBS | Wake.CANCELLATIONS | Wake.HALTS):
+        if wake & (Wake.JOBS | Wake.CANCELLATIONS | Wake.HALTS | Wake.STATE):
             for ear in list(self._ears.get(worker, ())):
                 ear.ring()

@@ -197,7 +197,7 @@ class PulseView(View):
         description="jobs that it holds and that were cancelled, with the reason: stop them"
     )
     lost: list[str] = Field(description="jobs that it named and does not hold any more: stop them")
-    order: Literal["quiet", "terminate"] | None = Field(
+    order: orders.Order | None = Field(
         description="an operator's wish: take no more jobs, or also end as soon as those in hand are done"
     )
     known: bool = Field(description="false: it was silent for longer than the lease, and has lost all that it held")
@@ -242,9 +242,9 @@ def lease_data(lease: Lease) -> dict[str, Any]:
     }
 
 
-async def pulse_data(app: Mainspring, worker: str, pulse: Pulse) -> dict[str, Any]:
+def pulse_data(app: Mainspring, pulse: Pulse, order: orders.Order | None) -> dict[str, Any]:
     return {
-        "order": await orders.order_for(app, worker),
+        "order": order,
         "halted": pulse.halted,
         "halts": [halt_data(halt) for halt in pulse.halts],
         "cancelled": dict(pulse.cancelled),
@@ -260,9 +260,13 @@ async def pulse_data(app: Mainspring, worker: str, pulse: Pulse) -> dict[str, An
 async def claim(request: Request) -> Response:
     caller_of(request).check(Scope.LEASE)
     body, _ = await body_of(request, CLAIM)
-    app = app_of(request)
-    if await orders.order_for(app, body.worker) is not None:
-        return await claimed(request, body.worker, (), await app.leases.heartbeat(body.worker, body.held))
+    app, order = app_of(request), None
+
+    async def has_order() -> bool:
+        nonlocal order
+        order = await orders.order_for(app, body.worker)
+        return order is not None
+
     claiming = app.leases.claim(
         body.worker,
         queues=body.queues,
@@ -271,19 +275,19 @@ async def claim(request: Request) -> Response:
         wait=min(body.wait, request.app.state.settings.max_wait),
         held=body.held,
         version=body.version,
+        unless=has_order,
     )
     batch = await unless_over(request, claiming)
-    if batch is None:
-        return await claimed(request, body.worker, (), await app.leases.heartbeat(body.worker, body.held))
-    return await claimed(request, body.worker, batch.leases, batch.pulse)
+    leases = () if batch is None else batch.leases
+    pulse = await app.leases.heartbeat(body.worker, body.held) if batch is None else batch.pulse
+    return claimed(request, leases, pulse_data(app, pulse, order))
 
 
-async def claimed(request: Request, worker: str, leases: Sequence[Lease], pulse: Pulse) -> Response:
+def claimed(request: Request, leases: Sequence[Lease], pulse: dict[str, Any]) -> Response:
     """Answer with JSON, or with a line for each job if the caller asks for that: shells cannot read JSON."""
-    told = await pulse_data(app_of(request), worker, pulse)
     if request.headers.get("accept", "").startswith(LINES):
-        return Response("".join(map(line_of, leases)), media_type=LINES, headers={"x-order": told["order"] or ""})
-    return answer({"jobs": [lease_data(lease) for lease in leases], "pulse": told})
+        return Response("".join(map(line_of, leases)), media_type=LINES, headers={"x-order": pulse["order"] or ""})
+    return answer({"jobs": [lease_data(lease) for lease in leases], "pulse": pulse})
 
 
 def line_of(lease: Lease) -> str:
@@ -328,11 +332,14 @@ async def report(request: Request) -> Response:
         {"id": each.job_id, "token": each.token, "reply": each.reply, "status": each.status, "message": each.message}
         for each in told.answers
     ]
-    return answer({"replies": plain(replies), "pulse": await pulse_data(app, body.worker, told.pulse)})
+    pulse = pulse_data(app, told.pulse, await orders.order_for(app, body.worker))
+    return answer({"replies": plain(replies), "pulse": pulse})
 
 
 async def leave(request: Request) -> Response:
     caller_of(request).check(Scope.LEASE)
     body, _ = await body_of(request, LEAVE)
-    await app_of(request).leases.leave(body.worker)
+    app = app_of(request)
+    await app.leases.leave(body.worker)
+    await orders.forget_order(app, body.worker)
     return answer({"left": True})

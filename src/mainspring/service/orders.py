@@ -1,6 +1,7 @@
 """Orders to workers in other languages: take no more jobs (quiet), or also end when those in hand are done (terminate).
 
-A worker gets its order with the answer to its next call, from whichever process it asks.
+A worker gets its order with the answer to its next call, from whichever process it asks. A claim that waits is answered
+at once. The order ends when the worker leaves: another process may have the same name later.
 """
 
 from __future__ import annotations
@@ -31,18 +32,26 @@ class OrderView(View):
     order: Order | None = Field(description="null: it may take jobs")
 
 
+def key_of(worker: str) -> Key:
+    return Key(COLLECTION, "", checked_id(worker))
+
+
 async def order_for(app: Mainspring, worker: str) -> Order | None:
-    documents = await app.store.documents([Key(COLLECTION, "", checked_id(worker))])
+    documents = await app.store.documents([key_of(worker)])
     order: Order | None = json.loads(documents[0].data)["order"] if documents else None
     return order
 
 
+async def forget_order(app: Mainspring, worker: str) -> None:
+    await app.store.write([Bundle((Write(key_of(worker), None),))])
+
+
 async def give_order(request: Request, worker: str, order: Order | None, reason: str) -> Response:
-    app, key = app_of(request), Key(COLLECTION, "", checked_id(worker))
+    app = app_of(request)
     note = Note(By(caller_of(request).actor, reason), f"worker.{order or 'continue'}", {"worker": worker})
     data = None if order is None else json.dumps({"order": order})
-    write = Write(key, data, expires_at=None if data is None else app.store.clock.now() + RETENTION)
-    await app.store.write([Bundle((write,), note=note)])
+    write = Write(key_of(worker), data, expires_at=None if data is None else app.store.clock.now() + RETENTION)
+    await app.store.write([Bundle((write,), note=note, spread=True)])
     return answer({"worker": worker, "order": order})
 
 
