@@ -108,6 +108,12 @@ async def test_a_claim_waits_for_a_job(client: Client) -> None:
     assert [lease["id"] for lease in (await waiting)["jobs"]] == [job_id]
 
 
+async def test_a_claim_waits_no_longer_than_the_service_allows(app: Mainspring) -> None:
+    async with serving(app, max_wait=0.01) as client:
+        assert (await claimed(client, wait=300))["jobs"] == []
+        assert (await client.post("/v1/leases", {"worker": "far", "wait": 301})).code == "invalid_request"
+
+
 async def until_claims_wait(app: Mainspring, number: int) -> None:
     async with asyncio.timeout(SOON):
         while len(app.leases._ears._ears) != number:  # noqa: ASYNC110 - nothing else shows that a call waits

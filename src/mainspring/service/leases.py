@@ -36,6 +36,7 @@ from mainspring.service import orders
 from mainspring.service.bodies import Body, Instant, Name, Seconds, Text
 from mainspring.service.live import Live
 from mainspring.service.requests import answer, app_of, body_of, caller_of
+from mainspring.service.settings import LONGEST_WAIT
 from mainspring.service.system import halt_data
 from mainspring.service.tokens import Scope
 from mainspring.service.views import HaltView, Moment, TargetView, View
@@ -44,7 +45,6 @@ T = TypeVar("T")
 
 LINES = "text/tab-separated-values"
 MOST_CLAIMED = 100
-LONGEST_WAIT = 30.0  # seconds
 MOST_ITEMS = 1_000
 WorkerId = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Long = Annotated[str, StringConstraints(max_length=50_000)]
@@ -62,7 +62,11 @@ class ClaimBody(Body):
     tasks: list[Name] | None = Field(default=None, max_length=1_000, description="take jobs of these tasks only")
     limit: StrictInt = Field(default=1, ge=1, le=MOST_CLAIMED)
     wait: float = Field(
-        default=0, strict=True, ge=0, le=LONGEST_WAIT, description="seconds to wait for a job if none is due"
+        default=0,
+        strict=True,
+        ge=0,
+        le=LONGEST_WAIT,
+        description="seconds to wait for a job if none is due; at most the service's max_wait",
     )
     held: dict[str, Token] = Field(default={}, max_length=MOST_ITEMS, description="jobs that it works on: id to token")
     version: Name | None = Field(default=None, description="of the worker's code")

@@ -27,6 +27,7 @@ from mainspring.errors import ConfigurationError
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 DEFAULT_FILE = Path("mainspring.toml")
 PREFIX = "MAINSPRING_"
+LONGEST_WAIT = 300.0  # seconds; the most that max_wait can be
 
 OF_OTHERS = {
     "QUEUE_DB_PATH": ("store", "sqlite:///{}"),
@@ -88,7 +89,7 @@ class ServiceSettings(BaseSettings):
     max_wait: float = Field(
         default=30.0,
         ge=0,
-        le=300,
+        le=LONGEST_WAIT,
         description="seconds that a request of a pull worker may wait for a job",
     )
 
