@@ -81,7 +81,15 @@ class ConfigurationError(MainspringError):
 
 
 class UnknownTask(ConfigurationError):
-    """No task of that name is registered in this process."""
+    """No task of that name is registered in this process.
+
+    `nearest` are names of tasks that are similar, `known` those of all tasks.
+    """
+
+    def __init__(self, message: str | None = None, *, nearest: Iterable[str] = (), known: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.nearest = tuple(nearest)
+        self.known = tuple(known)
 
 
 class UnsupportedStore(ConfigurationError):

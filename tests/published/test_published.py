@@ -335,8 +335,9 @@ async def test_an_unknown_name_is_refused_with_near_ones(studio: Mainspring, web
     with pytest.raises(UnknownTask, match="none is published at all"):
         await web.enqueue("render")
     await publish(studio)
-    with pytest.raises(UnknownTask, match=r"no task is named 'render_scen'.*do you mean 'render_scene'\?"):
+    with pytest.raises(UnknownTask, match=r"no task is named 'render_scen'.*do you mean 'render_scene'\?") as raised:
         await web.enqueue("render_scen")
+    assert raised.value.nearest == raised.value.known == ("render_scene",)
     with pytest.raises(UnknownTask, match="known are 'render_scene'"):
         await web.enqueue("bill")
     with pytest.raises(ConfigurationError, match="characters"):

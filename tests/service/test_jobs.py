@@ -9,6 +9,8 @@ import pytest
 
 from mainspring import Mainspring, Status
 from mainspring.errors import ConfigurationError, InvalidCursor
+from mainspring.features.batches.api import TASK
+from mainspring.service.enqueue import MOST_NAMES
 from mainspring.service.problems import KINDS, problem_of
 from tests.service.serving import Client
 
@@ -114,6 +116,30 @@ async def test_a_bulk_enqueue_reports_what_is_wrong_and_enqueues_the_rest(app: M
     first, wrong, last = answer.data["results"]
     assert wrong["error"]["code"] == "unknown_task"
     assert {job.id for job in (await app.jobs.find()).jobs} == {first["id"], last["id"]}
+
+
+async def test_tasks_are_listed_once_whatever_is_unknown(
+    app: Mainspring, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number, list_tasks = 0, app.published.list
+
+    async def counted() -> object:
+        nonlocal number
+        number += 1
+        return await list_tasks()
+
+    monkeypatch.setattr(app.published, "list", counted)
+    assert (await client.post("/v1/jobs", {"task": "welcom"})).code == "unknown_task"
+    assert number == 1
+    names = ["welcom", "wellcome", "welcom", *(f"welcome{each}" for each in range(MOST_NAMES))]
+    internal, allowed = {"task": TASK}, {"task": "new", "allow_unknown": True}
+    body = {"jobs": [*({"task": name} for name in names), {"task": "a\0b"}, internal, allowed, ADA]}
+    errors = [line["error"] for line in (await client.post("/v1/jobs:bulk", body)).data["results"]]
+    assert number == 2
+    assert [error["code"] for error in errors[: len(names)]] == ["unknown_task"] * len(names)
+    assert all("do you mean 'welcome'?" in error["detail"] for error in errors[:MOST_NAMES])
+    assert "GET /v1/tasks" in errors[len(names) - 1]["detail"]
+    assert [error and error["code"] for error in errors[-4:]] == ["invalid_request", "invalid_request", None, None]
 
 
 async def test_a_halt_that_rejects_jobs_is_an_error_that_passes(app: Mainspring, client: Client) -> None:

@@ -6,7 +6,6 @@ entries in the OpenAPI document are made from the same models (openapi.py).
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,13 +16,15 @@ from starlette.responses import Response
 from mainspring.app import Mainspring
 from mainspring.errors import ConfigurationError, InvalidPayload, UnknownTask
 from mainspring.job import Inserted, NewJob
+from mainspring.names import check_name
+from mainspring.published.api import nearest
 from mainspring.service.bodies import BulkBody, NewJobBody
 from mainspring.service.idempotency import Entry, IdempotencyKey, Line, Refusal, answered, enqueue_once
 from mainspring.service.problems import Problem, problem_of
 from mainspring.service.requests import answer, app_of, body_of, caller_of, location
 from mainspring.service.tokens import Scope
 
-NEAREST = 3
+MOST_NAMES = 20  # unknown ones of a bulk enqueue for which similar names are searched
 ONE: TypeAdapter[NewJobBody] = TypeAdapter(NewJobBody)
 MANY: TypeAdapter[BulkBody] = TypeAdapter(BulkBody)
 
@@ -51,14 +52,11 @@ async def enqueue_bulk(request: Request) -> Response:
     caller_of(request).check(Scope.ENQUEUE)
     body, raw = await body_of(request, MANY)
     app, key = app_of(request), key_of(request, raw)
-
-    async def check(each: NewJobBody) -> Line:
-        return await line_of(app, each)
-
+    lines = Lines(app)
     if key is None:
-        entries, replayed = await enqueue_lines(app, [await check(each) for each in body.jobs]), False
+        entries, replayed = await enqueue_lines(app, [await lines.check(each) for each in body.jobs]), False
     else:
-        entries, replayed = await enqueue_once(app, key, body.jobs, check)
+        entries, replayed = await enqueue_once(app, key, body.jobs, lines.check)
     data = {
         "results": [result_of(entry) for entry in entries],
         "created": sum(isinstance(entry, Inserted) and entry.created for entry in entries),
@@ -89,24 +87,46 @@ def replay_header(replayed: bool) -> dict[str, str]:  # noqa: FBT001
 
 async def prepared(app: Mainspring, body: NewJobBody) -> NewJob:
     try:
-        return await app.prepare(body.task, body.payload, allow_unknown=body.allow_unknown, **body.options())
-    except UnknownTask:
-        raise await unknown(app, body.task) from None
+        return await prepare(app, body)
+    except UnknownTask as error:
+        raise unknown(body.task, error.nearest) from None
 
 
-async def unknown(app: Mainspring, name: str) -> Problem:
-    names = sorted({*(task.name for task in await app.published.list()), *app.tasks})
-    nearest = difflib.get_close_matches(name, names, NEAREST)
-    hint = f"do you mean {' or '.join(map(repr, nearest))}?" if nearest else "GET /v1/tasks lists those that are."
+async def prepare(app: Mainspring, body: NewJobBody) -> NewJob:
+    return await app.prepare(body.task, body.payload, allow_unknown=body.allow_unknown, **body.options())
+
+
+def unknown(name: str, near: Sequence[str]) -> Problem:
+    hint = f"do you mean {' or '.join(map(repr, near))}?" if near else "GET /v1/tasks lists those that are."
     msg = f"no worker has published a task {name!r}; {hint} To enqueue without a check, set allow_unknown to true"
-    return Problem("unknown_task", msg, more={"nearest": nearest})
+    return Problem("unknown_task", msg, more={"nearest": near})
 
 
-async def line_of(app: Mainspring, body: NewJobBody) -> Line:
-    """Return the job of one line of a bulk enqueue, or why it has none."""
-    try:
-        return await prepared(app, body)
-    except Problem as problem:
-        return Refusal.of(problem)
-    except (InvalidPayload, ConfigurationError) as error:
-        return Refusal.of(problem_of(error))
+class Lines:
+    """Checks the lines of a bulk enqueue. Tasks are listed for the first unknown one, and not again for each line."""
+
+    def __init__(self, app: Mainspring) -> None:
+        self._app = app
+        self._known: Sequence[str] | None = None  # all tasks, once they were listed
+        self._nearest: dict[str, Sequence[str]] = {}  # to names that are unknown
+
+    async def check(self, body: NewJobBody) -> Line:
+        """Return the job of a line, or why it has none."""
+        try:
+            if self._is_unknown(check_name(body.task, "the name of a task")) and not body.allow_unknown:
+                return Refusal.of(unknown(body.task, self._nearest_to(body.task)))
+            return await prepare(self._app, body)
+        except UnknownTask as error:
+            self._known, self._nearest[body.task] = error.known, error.nearest
+            return Refusal.of(unknown(body.task, error.nearest))
+        except (InvalidPayload, ConfigurationError) as error:
+            return Refusal.of(problem_of(error))
+
+    def _is_unknown(self, name: str) -> bool:
+        known = self._known
+        return known is not None and name not in known and name not in self._app.runtime.internal_tasks
+
+    def _nearest_to(self, name: str) -> Sequence[str]:
+        if name not in self._nearest and len(self._nearest) < MOST_NAMES:
+            self._nearest[name] = nearest(name, self._known or ())
+        return self._nearest.get(name, ())
