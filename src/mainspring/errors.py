@@ -17,6 +17,7 @@
     ├── BreakerNotFound           no circuit breaker has that name (also a LookupError)
     ├── FailureGroupNotFound      there is no such failure group (also a LookupError)
     ├── SubscriberNotFound        no durable subscriber of the change feed has that name (also a LookupError)
+    ├── TokenNotFound             no token of the HTTP API has that id (also a LookupError)
     ├── ScheduleNotFound          there is no such schedule (also a LookupError)
     ├── PersonNotFound            there is no such person (also a LookupError)
     ├── InvalidPerson             fields of a person are invalid (also a ValueError)
@@ -245,6 +246,15 @@ class SubscriberNotFound(MainspringError, LookupError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"there is no subscriber named {name!r}; `mainspring subscribers list` shows all of them")
+
+
+class TokenNotFound(MainspringError, LookupError):
+    """There is no such token."""
+
+    def __init__(self, token_id: str) -> None:
+        super().__init__(
+            f"there is no token {token_id!r}; `mainspring tokens list` and GET /v1/tokens show all of them"
+        )
 
 
 class PersonNotFound(MainspringError, LookupError):

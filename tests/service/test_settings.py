@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from mainspring.cli import main
 from mainspring.cli.serve import application_of
 from mainspring.errors import ConfigurationError
 from mainspring.service.settings import ServiceSettings, load_settings, warnings_of
+from mainspring.service.tokens import Scope
+from mainspring.service.views import TokenView
 
 ALL = ["MAINSPRING_PORT", "PORT", "HOST", "LOG_LEVEL", "QUEUE_DB_PATH", "MAINSPRING_STORE", "MAINSPRING_APP"]
 
@@ -141,11 +144,15 @@ def test_the_demo_names_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None
         runpy.run_module("mainspring.demo", run_name="__main__")
 
 
-def test_tokens_are_created_listed_and_revoked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    store = ["--store", f"sqlite:///{tmp_path}/jobs.db"]
-    app = Mainspring(store[1])
+def new_store(folder: Path) -> str:
+    app = Mainspring(f"sqlite:///{folder}/jobs.db")
     app.run(app.store.open())
     app.run(app.close())
+    return app.store.url
+
+
+def test_tokens_are_created_listed_and_revoked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    store = ["--store", new_store(tmp_path)]
     assert main(["tokens", "create", "ci", "--scope", "read,enqueue", "--expires", "30d", *store]) == 0
     text = capsys.readouterr().out.strip()
     assert text.startswith("msk_")
@@ -154,9 +161,23 @@ def test_tokens_are_created_listed_and_revoked(capsys: pytest.CaptureFixture[str
     assert "enqueue,read" in listed
     assert text not in listed
     assert main(["tokens", "revoke", text, *store]) == 0
-    assert main(["tokens", "revoke", text, *store]) == 2
+    assert main(["tokens", "revoke", text, *store]) == 3
+    assert f"there is no token '{text.split('_')[1]}'" in capsys.readouterr().err
     assert main(["tokens", "create", "ci", "--scope", "everything", *store]) == 2
     assert "the scopes of a token are read, enqueue" in capsys.readouterr().err
+    assert main(["tokens", "create", "ci", *store]) == 2
+    assert "--scope" in capsys.readouterr().err
+
+
+def test_listed_tokens_are_json_as_in_the_api(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    store = ["--store", new_store(tmp_path), "--json"]
+    scopes = ",".join(reversed(list(Scope)))
+    assert main(["tokens", "create", "ci", "--scope", scopes, *store]) == 0
+    capsys.readouterr()
+    assert main(["tokens", "list", *store]) == 0
+    (token,) = json.loads(capsys.readouterr().out)["tokens"]
+    assert token["scopes"] == sorted(Scope)
+    assert token.keys() == TokenView.model_fields.keys()
 
 
 @pytest.mark.parametrize("command", [["serve"], ["config", "check"], ["tokens", "list"]])

@@ -16,6 +16,7 @@ from mainspring.errors import (
     StepNotFound,
     StoreError,
     SubscriberNotFound,
+    TokenNotFound,
 )
 
 
@@ -33,7 +34,7 @@ MEANINGS = {
     Exit.OK: "done",
     Exit.FAILED: "the operation failed or is not allowed; for doctor: it found an error",
     Exit.USAGE: "wrong usage: unknown option, bad value, no such application",
-    Exit.NOT_FOUND: "there is no such job, step, batch, person, schedule, circuit breaker or subscriber",
+    Exit.NOT_FOUND: "there is no such job, step, batch, person, schedule, circuit breaker, subscriber or token",
     Exit.STORE: "the store cannot be used: missing, locked, full, damaged, refuses the connection",
     Exit.STUCK: "a worker handed back its jobs because its slots are stuck; start it again",
     Exit.INTERRUPTED: "interrupted with Ctrl-C",
@@ -58,7 +59,7 @@ def exit_code_of(error: MainspringError) -> Exit:
             return Exit.USAGE
         case BatchNotFound() | BreakerNotFound() | FailureGroupNotFound() | JobNotFound() | PersonNotFound():
             return Exit.NOT_FOUND
-        case ScheduleNotFound() | StepNotFound() | SubscriberNotFound():
+        case ScheduleNotFound() | StepNotFound() | SubscriberNotFound() | TokenNotFound():
             return Exit.NOT_FOUND
         case StoreError():
             return Exit.STORE

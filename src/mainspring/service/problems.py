@@ -31,6 +31,7 @@ from mainspring.errors import (
     StoreUnavailable,
     SubscriberNotFound,
     SystemHalted,
+    TokenNotFound,
     UnknownTask,
 )
 
@@ -82,6 +83,7 @@ OF_ERRORS: tuple[tuple[type[MainspringError], str], ...] = (  # the first that f
     (FailureGroupNotFound, "not_found"),
     (ScheduleNotFound, "not_found"),
     (SubscriberNotFound, "not_found"),
+    (TokenNotFound, "not_found"),
     (PersonNotFound, "not_found"),
     (IllegalMove, "illegal_move"),
     (DedupeConflict, "duplicate"),

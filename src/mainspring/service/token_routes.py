@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mainspring.json_data import plain
 from mainspring.service import views
 from mainspring.service.bodies import TokenBody
-from mainspring.service.problems import Problem
 from mainspring.service.requests import Router, answer, caller_of, needs
-from mainspring.service.tokens import Scope, Token, Tokens
+from mainspring.service.tokens import Scope, Tokens
 
 router = Router(prefix="/v1", tags=["tokens"])
 
@@ -22,20 +18,9 @@ def tokens_of(request: Request) -> Tokens:
     return tokens
 
 
-def token_data(token: Token) -> dict[str, Any]:
-    return {
-        "id": token.id,
-        "name": token.name,
-        "scopes": sorted(token.scopes),
-        "created_at": plain(token.created_at),
-        "created_by": token.created_by,
-        "expires_at": plain(token.expires_at),
-    }
-
-
 @router.get("/tokens", response_model=views.TokenList, summary="List tokens", **needs(Scope.ADMIN))
 async def list_tokens(request: Request) -> Response:
-    return answer({"tokens": [token_data(token) for token in await tokens_of(request).list()]})
+    return answer({"tokens": [token.to_data() for token in await tokens_of(request).list()]})
 
 
 @router.post(
@@ -45,12 +30,11 @@ async def create_token(request: Request, body: TokenBody) -> Response:
     """Create a token. Its text is in this answer only: the store keeps a hash of it."""
     actor = caller_of(request).actor
     token, text = await tokens_of(request).create(body.name, body.scopes, actor=actor, expires_at=body.expires_at)
-    return answer({"token": token_data(token), "text": text}, 201)
+    return answer({"token": token.to_data(), "text": text}, 201)
 
 
 @router.delete("/tokens/{token_id}", status_code=204, summary="Revoke a token", **needs(Scope.ADMIN))
 async def revoke_token(request: Request, token_id: str) -> Response:
     """Revoke a token. Other processes accept it for up to five more seconds."""
-    if not await tokens_of(request).revoke(token_id, actor=caller_of(request).actor):
-        raise Problem("not_found", f"there is no token {token_id!r}")
+    await tokens_of(request).revoke(token_id, actor=caller_of(request).actor)
     return Response(status_code=204)

@@ -20,7 +20,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from mainspring.clock import to_datetime, to_millis
-from mainspring.errors import ConfigurationError
+from mainspring.errors import ConfigurationError, TokenNotFound
+from mainspring.json_data import plain
 from mainspring.names import check_name
 from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Listing, Note, Write
 
@@ -62,6 +63,17 @@ class Token:
 
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes or Scope.ADMIN in self.scopes
+
+    def to_data(self) -> dict[str, Any]:
+        """Return it as JSON data, for the API and the command line."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "scopes": sorted(self.scopes),
+            "created_at": plain(self.created_at),
+            "created_by": self.created_by,
+            "expires_at": plain(self.expires_at),
+        }
 
 
 def checksum(text: str) -> str:
@@ -120,7 +132,7 @@ class Tokens:
         token = Token(random_digits(ID_LENGTH), name, scopes_of(scopes), to_datetime(now), actor, expires_at)
         secret = random_digits(SECRET_LENGTH)
         note = Note(By(actor), "token.create", {"token": token.id, "name": name, "scopes": sorted(token.scopes)})
-        write = Write(key_of(token.id), to_data(token, secret), expected=ABSENT)
+        write = Write(key_of(token.id), to_document(token, secret), expected=ABSENT)
         await self._store.write([Bundle((write,), note=note)])
         return token, f"{PREFIX}_{token.id}_{secret}{checksum(f'{token.id}{secret}')}"
 
@@ -128,18 +140,17 @@ class Tokens:
         found: list[Token] = []
         after: tuple[str, str] | None = None
         while page := await self._store.browse(Listing(COLLECTION, after=after)):
-            found += [from_data(document) for document in page]
+            found += [from_document(document) for document in page]
             after = ("", page[-1].key.id)
         return found
 
-    async def revoke(self, token_id: str, *, actor: str, reason: str = "") -> bool:
-        """Delete a token; return False if there is none. Other processes trust it for up to five more seconds."""
+    async def revoke(self, token_id: str, *, actor: str, reason: str = "") -> None:
+        """Delete a token; raise TokenNotFound if there is none. Other processes trust it for five seconds more."""
         if not await self._store.documents([key_of(token_id)]):
-            return False
+            raise TokenNotFound(token_id)
         note = Note(By(actor, reason), "token.revoke", {"token": token_id})
         await self._store.write([Bundle((Write(key_of(token_id), None),), note=note)])
         self._known.clear()
-        return True
 
     async def find(self, text: str) -> Token | None:
         """Return the token of this text; None if it is wrong, revoked or expired."""
@@ -159,7 +170,7 @@ class Tokens:
     async def current(self, token_ids: Iterable[str]) -> dict[str, Token]:
         """Return those of these tokens that are valid now, as the store knows them."""
         documents = await self._store.documents([key_of(token_id) for token_id in token_ids])
-        tokens = map(from_data, documents)
+        tokens = map(from_document, documents)
         return {token.id: token for token in tokens if not self._has_expired(token)}
 
     def _has_expired(self, token: Token) -> bool:
@@ -169,14 +180,14 @@ class Tokens:
         documents = await self._store.documents([key_of(token_id)])
         stored = json.loads(documents[0].data)["hash"] if documents else hash_of("")  # as long, whatever is wrong
         is_right = hmac.compare_digest(stored, hash_of(secret))
-        return from_data(documents[0]) if documents and is_right else None
+        return from_document(documents[0]) if documents and is_right else None
 
 
 def key_of(token_id: str) -> Key:
     return Key(COLLECTION, "", token_id)
 
 
-def to_data(token: Token, secret: str) -> str:
+def to_document(token: Token, secret: str) -> str:
     data: dict[str, Any] = {
         "name": token.name,
         "hash": hash_of(secret),
@@ -188,7 +199,7 @@ def to_data(token: Token, secret: str) -> str:
     return json.dumps(data)
 
 
-def from_data(document: Document) -> Token:
+def from_document(document: Document) -> Token:
     data = json.loads(document.data)
     expires_at = data["expires_at"]
     return Token(
