@@ -118,6 +118,14 @@ async def test_a_bulk_enqueue_reports_what_is_wrong_and_enqueues_the_rest(app: M
     assert {job.id for job in (await app.jobs.find()).jobs} == {first["id"], last["id"]}
 
 
+async def test_a_line_with_two_times_is_refused_alone(client: Client) -> None:
+    both = {**ADA, "delay": 1, "run_at": "2027-01-01T00:00:00Z"}
+    good, wrong = (await client.post("/v1/jobs:bulk", {"jobs": [ADA, both]})).data["results"]
+    assert good["created"]
+    assert wrong["error"]["code"] == "invalid_request"
+    assert "give run_at or delay, not both" in wrong["error"]["detail"]
+
+
 async def test_tasks_are_listed_once_whatever_is_unknown(
     app: Mainspring, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

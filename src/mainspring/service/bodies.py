@@ -17,13 +17,13 @@ from pydantic import (
     StrictBool,
     StrictInt,
     StringConstraints,
-    model_validator,
 )
 
 from mainspring.job import Status
 from mainspring.json_text import key_and_value
 from mainspring.options import EnqueueOptions
 from mainspring.retry import Retry
+from mainspring.service.tokens import Scope
 from mainspring.stores.protocol import Filter
 
 MOST_IN_BULK = 1_000  # jobs of one bulk enqueue
@@ -118,13 +118,6 @@ class NewJobBody(Body):
         default=False, description="enqueue without a check, even if no worker has published the task"
     )
 
-    @model_validator(mode="after")
-    def _check_times(self) -> NewJobBody:
-        if self.run_at is not None and self.delay is not None:
-            msg = "give run_at or delay, not both"
-            raise ValueError(msg)
-        return self
-
     def options(self) -> EnqueueOptions:
         """Return the options as `app.enqueue` takes them."""
         target = None if self.target is None else (self.target.type, self.target.id)
@@ -190,7 +183,7 @@ class SystemHaltBody(HaltBody):
 
 class TokenBody(Body):
     name: Name
-    scopes: list[Literal["read", "enqueue", "lease", "operate", "automate", "admin"]] = Field(min_length=1)
+    scopes: list[Scope] = Field(min_length=1)
     expires_at: Instant | None = None
 
 

@@ -33,7 +33,7 @@ from mainspring.leases.items import (
 )
 from mainspring.leases.lessee import Lease
 from mainspring.service import orders
-from mainspring.service.bodies import Body, Instant, Name, Seconds, Text
+from mainspring.service.bodies import Body, Instant, Name, Reasoned, Seconds, Text
 from mainspring.service.live import Live
 from mainspring.service.requests import answer, app_of, body_of, caller_of
 from mainspring.service.settings import LONGEST_WAIT
@@ -46,7 +46,6 @@ T = TypeVar("T")
 LINES = "text/tab-separated-values"
 MOST_CLAIMED = 100
 MOST_ITEMS = 1_000
-WorkerId = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Long = Annotated[str, StringConstraints(max_length=50_000)]
 Token = Annotated[StrictInt, Field(ge=0, le=MAX_TOKEN)]
 
@@ -57,7 +56,7 @@ Token = Annotated[StrictInt, Field(ge=0, le=MAX_TOKEN)]
 class ClaimBody(Body):
     """Ask for due jobs."""
 
-    worker: WorkerId = Field(description="a name of your choice, one for each process")
+    worker: Name = Field(description="a name of your choice, one for each process")
     queues: list[Name] = Field(default=["*"], min_length=1, max_length=100, description='`"*"` is all queues')
     tasks: list[Name] | None = Field(default=None, max_length=1_000, description="take jobs of these tasks only")
     limit: StrictInt = Field(default=1, ge=1, le=MOST_CLAIMED)
@@ -80,8 +79,8 @@ class ReportItem(Body):
     done: ResultBody | None = Field(default=None, description="it has succeeded")
     failed: ErrorBody | None = Field(default=None, description="it has failed; its retry policy decides what follows")
     snooze: SnoozeBody | None = Field(default=None, description="run it later, without using an attempt")
-    release: ReasonBody | None = Field(default=None, description="another worker may have it")
-    cancelled: ReasonBody | None = Field(default=None, description="the worker has stopped, because it was cancelled")
+    release: Reasoned | None = Field(default=None, description="another worker may have it")
+    cancelled: Reasoned | None = Field(default=None, description="the worker has stopped, because it was cancelled")
     progress: ProgressBody | None = None
     step: StepBody | None = Field(default=None, description="a step is done")
 
@@ -138,10 +137,6 @@ class SnoozeBody(Body):
         return self
 
 
-class ReasonBody(Body):
-    reason: Text = ""
-
-
 class ProgressBody(Body):
     fraction: float = Field(strict=True, ge=0, le=1)
     note: Text = ""
@@ -158,14 +153,14 @@ NEWS = ("done", "failed", "snooze", "release", "cancelled", "progress", "step")
 class ReportBody(Body):
     """Tell what is new about jobs. An empty list is a sign of life of the worker."""
 
-    worker: WorkerId
+    worker: Name
     items: list[ReportItem] = Field(default=[], max_length=MOST_ITEMS)
 
 
 class LeaveBody(Body):
     """Say that the worker stops."""
 
-    worker: WorkerId
+    worker: Name
 
 
 CLAIM: TypeAdapter[ClaimBody] = TypeAdapter(ClaimBody)

@@ -8,7 +8,6 @@ from fastapi import Body
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mainspring.app import Mainspring
 from mainspring.errors import UnknownTask
 from mainspring.halting import HaltResult
 from mainspring.job import Status
@@ -107,7 +106,7 @@ async def halt_system(
     "/resume", response_model=views.ResumedView, summary="End the halt", tags=["halts"], **needs(Scope.OPERATE)
 )
 async def resume_system(request: Request, body: Reason) -> Response:
-    return answer({"resumed": await resumed(app_of(request), None, body.reason, caller_of(request).actor)})
+    return answer({"resumed": await app_of(request).resume(reason=body.reason, actor=caller_of(request).actor)})
 
 
 @router.post(
@@ -128,11 +127,7 @@ async def pause_queue(
     **needs(Scope.OPERATE),
 )  # fmt: skip
 async def resume_queue(request: Request, queue: str, body: Reason) -> Response:
-    return answer({"resumed": await resumed(app_of(request), queue, body.reason, caller_of(request).actor)})
-
-
-async def resumed(app: Mainspring, queue: str | None, reason: str, actor: str) -> bool:
-    return await app.resume(queue, reason=reason, actor=actor)
+    return answer({"resumed": await app_of(request).resume(queue, reason=body.reason, actor=caller_of(request).actor)})
 
 
 def halt_data(halt: Halt) -> dict[str, Any]:

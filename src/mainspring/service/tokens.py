@@ -23,7 +23,8 @@ from mainspring.clock import to_datetime, to_millis
 from mainspring.errors import ConfigurationError, TokenNotFound
 from mainspring.json_data import plain
 from mainspring.names import check_name
-from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Listing, Note, Write
+from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Note, Write
+from mainspring.stores.paging import pages
 
 if TYPE_CHECKING:
     from mainspring.stores.protocol import Store
@@ -137,12 +138,7 @@ class Tokens:
         return token, f"{PREFIX}_{token.id}_{secret}{checksum(f'{token.id}{secret}')}"
 
     async def list(self) -> Sequence[Token]:
-        found: list[Token] = []
-        after: tuple[str, str] | None = None
-        while page := await self._store.browse(Listing(COLLECTION, after=after)):
-            found += [from_document(document) for document in page]
-            after = ("", page[-1].key.id)
-        return found
+        return [from_document(document) async for page in pages(self._store, COLLECTION) for document in page]
 
     async def revoke(self, token_id: str, *, actor: str, reason: str = "") -> None:
         """Delete a token; raise TokenNotFound if there is none. Other processes trust it for five seconds more."""
