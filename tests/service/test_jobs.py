@@ -60,7 +60,7 @@ async def test_every_option_of_a_job_arrives(app: Mainspring, client: Client) ->
         target={"type": "guest", "id": "7"},
         tags=["vip"],
         headers={"x-tenant": "t1"},
-        expires_at=(soon + timedelta(hours=1)).isoformat(),
+        start_by=(soon + timedelta(hours=1)).isoformat(),
     )
     job = await app.jobs.get(job_id)
     assert (job.queue, job.priority.name, job.run_at, job.timeout) == ("slow", "HIGH", soon, 90)

@@ -113,7 +113,7 @@ class NewJobBody(Body):
         default=None, min_length=1, max_length=200, description="the job's plan: its steps"
     )
     headers: dict[Name, Text] | None = Field(default=None, max_length=50)
-    expires_at: Instant | None = Field(default=None, description="the job is dropped if it has not started by then")
+    start_by: Instant | None = Field(default=None, description="the job is dropped if it has not started by then")
     allow_unknown: StrictBool = Field(
         default=False, description="enqueue without a check, even if no worker has published the task"
     )
@@ -136,7 +136,7 @@ class NewJobBody(Body):
             "tags": self.tags,
             "steps": self.steps,
             "headers": self.headers,
-            "expires": self.expires_at,
+            "expires": self.start_by,
         }
 
 
