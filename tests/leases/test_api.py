@@ -76,6 +76,17 @@ async def test_a_claim_takes_up_to_its_limit_of_its_queues_and_tasks(new_app: Ne
     assert len({(await one(app, tasks=["add"])).id for _ in range(2)}) == 2
 
 
+async def test_a_claim_takes_nothing_if_it_should_not(new_app: NewApp) -> None:
+    app = new_app()
+    handle = await tasks_of(app).enqueue(a=4)
+
+    async def unless() -> bool:
+        return True
+
+    assert len(await app.leases.claim("far", wait=SOON, unless=unless)) == 0
+    assert (await app.jobs.get(handle.id)).status is Status.PENDING
+
+
 async def test_a_waiting_claim_is_woken_by_a_new_job(new_app: NewApp) -> None:
     app = new_app()
     add = tasks_of(app)

@@ -167,9 +167,19 @@ async def test_an_operator_can_order_a_worker_to_take_no_more(client: Client, or
 
 
 @pytest.mark.parametrize("order", ["quiet", "terminate"])
-async def test_an_order_ends_a_claim_that_waits(app: Mainspring, client: Client, order: str) -> None:
+async def test_an_order_ends_a_claim_that_waits(
+    app: Mainspring, client: Client, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    looked, claim = asyncio.Event(), app.store.claim
+
+    async def look(*args: Any, **more: Any) -> Any:
+        found = await claim(*args, **more)
+        looked.set()
+        return found
+
+    monkeypatch.setattr(app.store, "claim", look)
     waiting = asyncio.create_task(claimed(client, wait=SOON))
-    await until_claims_wait(app, 1)
+    await looked.wait()
     await client.post(f"/v1/workers/far:{order}")
     job_id = await enqueued(client)
     answer = await waiting
