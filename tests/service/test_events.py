@@ -21,7 +21,7 @@ from mainspring.changes import ChangeStream
 from mainspring.clock import to_datetime
 from mainspring.errors import StoreUnavailable
 from mainspring.job import Move, ProgressReport
-from mainspring.service import Scope, hub
+from mainspring.service import Scope, Tokens, hub
 from mainspring.service import live as live_module
 from mainspring.service.live import Pace
 from mainspring.stores.feed import Change, Cursor
@@ -471,11 +471,11 @@ async def test_an_outage_of_the_store_ends_no_stream(app: Mainspring) -> None:
     async with serving(app) as served, await served.events() as client:
         real, failed = app.store.changes, asyncio.Event()
 
-        async def away(*_: Any, **__: Any) -> Any:
+        async def fail(*_: Any, **__: Any) -> Any:
             failed.set()
             raise StoreUnavailable("gone")
 
-        with patch.object(app.store, "changes", away):
+        with patch.object(app.store, "changes", fail):
             job_id = await put(app.store)
             await asyncio.wait_for(failed.wait(), PATIENCE)
         assert app.store.changes == real
@@ -491,6 +491,92 @@ async def test_a_hub_that_fails_lets_its_clients_come_back(app: Mainspring) -> N
             assert end.data == {"reason": "failed"}
         async with await served.events(after=client.hello.id) as client:
             assert (await client.next()).job == job_id
+
+
+# -- streams that cannot begin --------------------------------------------------------------------
+
+
+async def never(*_: Any, **__: Any) -> Any:
+    await asyncio.Event().wait()
+
+
+async def away(*_: Any, **__: Any) -> Any:
+    raise StoreUnavailable("gone")
+
+
+@pytest.mark.parametrize("changes", [never, away])
+async def test_a_client_that_cannot_begin_is_told_to_try_again(app: Mainspring, changes: Any) -> None:
+    start = await start_of(app.store)
+    async with serving(app, Pace(begin=0.05)) as served:
+        with patch.object(app.store, "changes", changes):
+            for after in (None, start):
+                async with await served.events(after=after) as client:
+                    assert (client.status, await client.problem()) == (503, "store_unavailable")
+                    assert client.response.headers["retry-after"] == "5"
+                socket = await served.socket({"subscribe": "events", "since": after})
+                assert (await received(socket)).data["code"] == "store_unavailable"
+                assert await closed(socket) == 1013
+        await until(lambda: not served.live.number and not served.live.hub.is_running)
+
+
+async def test_a_client_that_goes_before_its_stream_begins_leaves_nothing(app: Mainspring) -> None:
+    async with serving(app, Pace(begin=2 * PATIENCE)) as served, AsyncExitStack() as stack:
+        with patch.object(app.store, "changes", never):
+            waiting = [asyncio.create_task(served.events()) for _ in range(3)]
+            sockets = [await served.socket() for _ in range(3)]
+            stack.callback(lambda: [task.cancel() for task in waiting])
+            await until(lambda: served.live.number == 6)
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*(socket.close() for socket in sockets))
+            await until(lambda: not served.live.number and not served.live.hub.is_running)
+
+
+async def test_clients_that_wait_are_sent_away_when_the_service_stops(app: Mainspring) -> None:
+    async with serving(app, Pace(begin=2 * PATIENCE)) as served:
+        with patch.object(app.store, "changes", never):
+            waiting = asyncio.create_task(served.events())
+            socket = await served.socket()
+            await until(lambda: len(served.live.hub._joining) == 2)
+            await served.live.close()
+            client = await waiting
+            assert (client.status, await client.problem()) == (503, "store_unavailable")
+            assert (await received(socket)).data["code"] == "store_unavailable"
+
+
+async def test_clients_that_wait_are_sent_away_when_the_hub_fails(app: Mainspring) -> None:
+    failing = asyncio.Event()
+
+    async def fail(*_: Any, **__: Any) -> Any:
+        await failing.wait()
+        raise RuntimeError("a bug")
+
+    async with serving(app, Pace(begin=2 * PATIENCE)) as served:
+        with patch.object(app.store, "changes", fail):
+            waiting = asyncio.create_task(served.events())
+            await until(lambda: bool(served.live.hub._joining))
+            failing.set()
+            assert (await waiting).status == 503
+
+
+async def test_a_stream_whose_token_is_being_checked_does_not_begin_after_the_end(app: Mainspring) -> None:
+    async with serving(app) as served:
+        _, text = await token_of(served)
+        checking, goes_on = asyncio.Event(), asyncio.Event()
+        real = Tokens.current
+
+        async def slow(tokens: Tokens, ids: Any) -> Any:
+            checking.set()
+            await goes_on.wait()
+            return await real(tokens, ids)
+
+        with patch.object(Tokens, "current", slow):
+            waiting = asyncio.create_task(served.events(token=text))
+            await asyncio.wait_for(checking.wait(), PATIENCE)
+            await served.live.close()
+            goes_on.set()
+            assert (await waiting).status == 503
+        assert not served.live.hub.is_running
 
 
 # -- who may --------------------------------------------------------------------------------------

@@ -15,16 +15,15 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from mainspring.errors import MainspringError
 from mainspring.service.event_frames import Frame, Names, Parcel
 from mainspring.service.event_query import Subscribe, wish_of
-from mainspring.service.event_stream import live_of
+from mainspring.service.event_stream import live_of, while_connected
 from mainspring.service.guard import Caller
-from mainspring.service.live import Stream
 from mainspring.service.problems import Problem, problem_of
 from mainspring.service.requests import invalid
 from mainspring.service.tokens import Scope, Tokens
 
 FIRST_MESSAGE = 10.0  # seconds that a client has to subscribe
 LONGEST_MESSAGE = 100_000  # characters
-GOING_AWAY, REFUSED = 1001, 1008  # codes of RFC 6455
+GOING_AWAY, REFUSED, TRY_LATER = 1001, 1008, 1013  # codes of RFC 6455, and of its registry
 FIRST: TypeAdapter[Subscribe] = TypeAdapter(Subscribe)
 
 
@@ -44,16 +43,14 @@ async def follow_by_socket(socket: WebSocket) -> None:
 async def follow(socket: WebSocket) -> bool:
     """Send events; return whether the client got all of them."""
     asked = await first_message(socket)
-    caller = await caller_of(socket, asked.token)
-    caller.check(Scope.READ)
-    live = live_of(socket.app)
-    wish = wish_of(asked.filter, asked.since, asked.names)
-    async with live.stream(caller, wish) as stream:
-        listener = asyncio.create_task(wait_for_disconnect(stream, socket))
-        try:
-            return await stream.run(SocketWire(socket), live.now())
-        finally:
-            listener.cancel()
+    live, is_complete = live_of(socket.app), False
+    async with while_connected(socket.receive):
+        caller = await caller_of(socket, asked.token)
+        caller.check(Scope.READ)
+        wish = wish_of(asked.filter, asked.since, asked.names)
+        async with live.stream(caller, wish) as stream:
+            is_complete = await stream.run(SocketWire(socket), live.now())
+    return is_complete
 
 
 async def first_message(socket: WebSocket) -> Subscribe:
@@ -87,17 +84,10 @@ async def caller_of(socket: WebSocket, text: str | None) -> Caller:
     return Caller(token)
 
 
-async def wait_for_disconnect(stream: Stream, socket: WebSocket) -> None:
-    """Read on, as a server must to notice the end. Later messages mean nothing."""
-    while (await socket.receive())["type"] != "websocket.disconnect":
-        pass
-    stream.cut()
-
-
 async def refuse(socket: WebSocket, problem: Problem) -> None:
     body = problem.body(socket.state.request_id)
     await socket.send_text(Frame("error", body, None).message().decode())
-    await socket.close(REFUSED, problem.code)
+    await socket.close(REFUSED if problem.kind.retry_after is None else TRY_LATER, problem.code)
 
 
 class SocketWire:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any
 
 from fastapi import Query
@@ -16,8 +17,8 @@ from mainspring.errors import MainspringError
 from mainspring.service.event_frames import Frame, Names, Parcel
 from mainspring.service.event_query import EventQuery, wish_of
 from mainspring.service.guard import Caller
-from mainspring.service.live import Live, Stream, Wish
-from mainspring.service.problems import problem_of
+from mainspring.service.live import Live, Wish
+from mainspring.service.problems import Problem, problem_of
 from mainspring.service.requests import Router, caller_of, needs
 from mainspring.service.tokens import Scope
 
@@ -54,28 +55,39 @@ class EventResponse(Response):
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         del scope
+        is_complete = False
         try:
-            async with self._live.stream(self._caller, self._wish) as stream:
+            async with while_connected(receive), self._live.stream(self._caller, self._wish) as stream:
                 await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
-                is_complete = await run_until_gone(stream, SseWire(send), receive, self._live.now())
+                is_complete = await stream.run(SseWire(send), self._live.now())
         except MainspringError as error:
             raise problem_of(error) from None
         if is_complete:  # otherwise the client has gone, or has stopped reading
             await send({"type": "http.response.body", "body": b""})
 
 
-async def run_until_gone(stream: Stream, wire: SseWire, receive: Receive, now: str) -> bool:
-    listener = asyncio.create_task(wait_for_disconnect(stream, receive))
+@asynccontextmanager
+async def while_connected(receive: Receive) -> AsyncIterator[None]:
+    """Run the block until its end, or until the client goes."""
+    presence = asyncio.timeout(None)
     try:
-        return await stream.run(wire, now)
-    finally:
-        listener.cancel()
+        async with presence:
+            listener = asyncio.create_task(wait_for_disconnect(receive, presence))
+            try:
+                yield
+            finally:
+                listener.cancel()
+    except TimeoutError:
+        if not presence.expired():
+            raise
 
 
-async def wait_for_disconnect(stream: Stream, receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    stream.cut()
+async def wait_for_disconnect(receive: Receive, presence: asyncio.Timeout) -> None:
+    """Read on, as a server must to notice that a client goes. What the client sends means nothing."""
+    with suppress(Problem):  # it sends more than a request may have
+        while not (await receive())["type"].endswith(".disconnect"):
+            pass
+    presence.reschedule(asyncio.get_running_loop().time())
 
 
 class SseWire:

@@ -95,7 +95,7 @@ class Ring:
 
 
 class HubStopped(Exception):
-    """The hub has stopped while a client waited to join."""
+    """The hub has stopped, so a client cannot join."""
 
 
 class Subscription:
@@ -180,6 +180,7 @@ class Hub:
         self._joining: list[Joining] = []
         self._task: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
+        self._is_closed = False
         self._forget()
 
     def _forget(self) -> None:
@@ -196,7 +197,9 @@ class Hub:
     # -- clients --------------------------------------------------------------------------------
 
     def enter(self, subscription: Subscription) -> None:
-        """Keep the hub running for a client. It gets changes after `join` or `recall`."""
+        """Keep the hub running for a client, which gets changes after `join` or `recall`. A closed hub stays closed."""
+        if self._is_closed:
+            raise HubStopped
         self._subscriptions.add(subscription)
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="mainspring-hub")
@@ -218,7 +221,8 @@ class Hub:
         self._forget()
 
     async def close(self, why: str) -> None:
-        """End the streams of all clients, and stop reading the change feed."""
+        """End the streams of all clients, and stop reading the change feed for good."""
+        self._is_closed = True
         for subscription in list(self._subscriptions):
             subscription.end(why)
         self._dismiss()

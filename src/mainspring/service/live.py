@@ -36,6 +36,7 @@ ORDERLY = frozenset({"lifetime", "closing"})  # ends before which a client gets 
 class Pace:
     """Lengths of time, in seconds."""
 
+    begin: float = 5.0  # that a client waits for its first frame before it is told to come back
     keep_alive: float = 15.0  # a sign of life after so much silence
     lifetime: float = 900.0  # of a stream: load balancers cut long ones without a word
     check: float = 4.0  # between two looks at the tokens of open streams
@@ -76,20 +77,13 @@ class Stream:
     def end(self, why: str) -> None:
         self._follower.subscription.end(why)
 
-    def cut(self) -> None:
-        """End it at once: the client has gone."""
-        self._expire(0)
-
     def _hurry(self) -> None:
         """Cut the client off if it does not take its last frames."""
-        self._expire(self._pace.grace)
-
-    def _expire(self, seconds: float) -> None:
-        if self._runs and self._limit.when() is None:
-            self._limit.reschedule(asyncio.get_running_loop().time() + seconds)
+        if self._runs:
+            self._limit.reschedule(asyncio.get_running_loop().time() + self._pace.grace)
 
     async def run(self, wire: Wire, now: str) -> bool:
-        """Send frames until the stream ends, or the client leaves; return whether the client got all of them."""
+        """Send frames until the stream ends; return whether the client took all of them."""
         try:
             async with self._limit:
                 self._runs = True
@@ -169,13 +163,25 @@ class Live:
         stream = Stream(follower, caller, wish, self._pace)
         self._add(stream)
         try:
-            await self._check_now(caller)
-            await follower.begin()
+            await self._begin(follower, caller)
             yield stream
         finally:
             self._streams.discard(stream)
             follower.end()
             self._stop_checking()
+
+    async def _begin(self, follower: Follower, caller: Caller) -> None:
+        """Let a client begin. If that cannot be soon, it is told to come back later."""
+        try:
+            async with asyncio.timeout(self._pace.begin):
+                await self._check_now(caller)
+                await follower.begin()
+        except TimeoutError:
+            msg = f"the change feed could not be read within {self._pace.begin:g} seconds; try again"
+            raise Problem("store_unavailable", msg) from None
+        except HubStopped:
+            msg = "the service stops, or could not read the change feed; try again"
+            raise Problem("store_unavailable", msg) from None
 
     def _add(self, stream: Stream) -> None:
         caller = stream.caller
