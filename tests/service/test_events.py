@@ -132,6 +132,51 @@ async def test_silence_has_a_comment_and_the_place_moves_on_though_nothing_match
         assert (await client.next()).job == job_id
 
 
+async def test_a_client_that_catches_up_hears_of_its_place_though_nothing_matches(app: Mainspring) -> None:
+    start = await start_of(app.store)
+    for _ in range(100):
+        await put(app.store, queue="other")
+    last, real = await start_of(app.store), app.store.changes
+
+    async def slow(*args: Any, **options: Any) -> Any:
+        await asyncio.sleep(0.01)
+        return await real(*args, **options)
+
+    with patch.object(app.store, "changes", slow), patch("mainspring.service.follower.PAGE", 1):
+        async with serving(app, Pace(keep_alive=0.1)) as served, await served.events(start, queue="mail") as client:
+            async with asyncio.timeout(PATIENCE):
+                while not client.comments:
+                    await client._block()
+    assert client.last_id not in {start, last}
+
+
+@pytest.mark.parametrize("transport", ["events", "socket"])
+async def test_changes_without_a_name_do_not_count_as_a_sign_of_life(app: Mainspring, transport: str) -> None:
+    async with serving(app, Pace(keep_alive=0.1)) as served, AsyncExitStack() as stack:
+        stack.push_async_callback(ended, halting := asyncio.create_task(keep_halting(app.store)))
+        async with asyncio.timeout(PATIENCE):
+            if transport == "events":
+                client = await served.events(names="job")
+                while not client.comments:
+                    await client._block()
+            else:
+                socket = await served.socket({"subscribe": "events", "names": "job"})
+                assert [(await received(socket)).event for _ in range(2)] == ["hello", "keep_alive"]
+        assert not halting.done()
+
+
+async def keep_halting(store: Store) -> None:
+    """Make changes that have no name among those of other libraries."""
+    while True:
+        await store.halt(Halt("ana", "", to_datetime(store.clock.now()), None, "mail", accept=True))
+        await asyncio.sleep(0.01)
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
 async def test_a_stream_ends_after_its_lifetime_with_a_fresh_id(any_app: Mainspring) -> None:
     async with serving(any_app, Pace(lifetime=0.3)) as served:
         async with await served.events(queue="mail") as client:

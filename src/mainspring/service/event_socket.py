@@ -103,11 +103,13 @@ class SocketWire:
     async def send(self, frame: Frame) -> None:
         await self._write(frame.message())
 
-    async def send_parcels(self, parcels: Sequence[Parcel], names: Names) -> None:
-        for parcel in parcels:
-            for event in parcel:
-                if message := event.message(names):
-                    await self._write(message)
+    async def send_parcels(self, parcels: Sequence[Parcel], names: Names) -> bool:
+        was_sent = False
+        for message in (event.message(names) for parcel in parcels for event in parcel):
+            if message:
+                await self._write(message)
+                was_sent = True
+        return was_sent
 
     async def keep_alive(self, place: str) -> None:
         await self.send(Frame("keep_alive", to_json({}), place))

@@ -102,9 +102,12 @@ class SseWire:
     async def send(self, frame: Frame) -> None:
         await self._write(frame.sse())
 
-    async def send_parcels(self, parcels: Sequence[Parcel], names: Names) -> None:
+    async def send_parcels(self, parcels: Sequence[Parcel], names: Names) -> bool:
+        was_sent = False
         for chunk in chunks(event.sse(names) for parcel in parcels for event in parcel):
             await self._write(chunk)
+            was_sent = True
+        return was_sent
 
     async def keep_alive(self, place: str) -> None:
         """Send a comment, and the place: it moves on even if no event matches."""

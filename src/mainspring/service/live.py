@@ -58,7 +58,10 @@ class Wire(Protocol):
 
     async def hello(self, frame: Frame, retry: float) -> None: ...
     async def send(self, frame: Frame) -> None: ...
-    async def send_parcels(self, parcels: Sequence[Parcel], names: Names) -> None: ...
+    async def send_parcels(self, parcels: Sequence[Parcel], names: Names) -> bool:
+        """Send changes; return whether any of them has such a name."""
+        ...
+
     async def keep_alive(self, place: str) -> None: ...
 
 
@@ -106,25 +109,32 @@ class Stream:
         return str(self._follower.place)
 
     async def _send_changes(self, wire: Wire) -> None:
-        loop, subscription = asyncio.get_running_loop(), self._follower.subscription
-        end = loop.time() + self._pace.lifetime
+        now, subscription = asyncio.get_running_loop().time, self._follower.subscription
+        end, silent_at = now() + self._pace.lifetime, now() + self._pace.keep_alive
         while not subscription.over:
-            try:
-                async with asyncio.timeout_at(min(end, loop.time() + self._pace.keep_alive)):
-                    parcels = await self._follower.next()
-            except Lost:
-                await wire.send(Frame("reset", to_json({"reason": "lost"}), self._place()))
-            except HubStopped:
-                subscription.end("failed")
-            except TimeoutError:
-                if loop.time() >= end:
-                    subscription.end("lifetime")
-                else:
-                    await wire.keep_alive(self._place())
-            else:
-                await wire.send_parcels(parcels, self._wish.names)
-                if loop.time() >= end:
-                    subscription.end("lifetime")
+            was_sent = await self._send_next(wire, min(end, silent_at))
+            if not was_sent and now() >= silent_at:
+                await wire.keep_alive(self._place())
+                was_sent = True
+            if was_sent:
+                silent_at = now() + self._pace.keep_alive
+            if now() >= end:
+                subscription.end("lifetime")
+
+    async def _send_next(self, wire: Wire, deadline: float) -> bool:
+        """Send what comes next, if it comes before the deadline; return whether anything was sent."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                parcels = await self._follower.next()
+        except TimeoutError:
+            return False
+        except HubStopped:
+            self.end("failed")
+            return False
+        except Lost:
+            await wire.send(Frame("reset", to_json({"reason": "lost"}), self._place()))
+            return True
+        return await wire.send_parcels(parcels, self._wish.names)
 
     async def _say_goodbye(self, wire: Wire) -> None:
         subscription = self._follower.subscription
