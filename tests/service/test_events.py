@@ -33,10 +33,18 @@ from tests.service.event_client import PATIENCE, Got, Served, serving
 
 QUICK = Pace(keep_alive=0.05, check=0.05, grace=0.5)
 
+
+def dynamodb_store(_: Path) -> Store:
+    from tests.dynamodb import FreshStore
+
+    return FreshStore()
+
+
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda _: MemoryStore(),
     "sqlite": lambda folder: SqliteStore(folder / "jobs.db"),
     "postgres": lambda _: RecycledStore(),
+    "dynamodb": dynamodb_store,
 }
 KINDS = [kind if kind == "memory" else pytest.param(kind, marks=pytest.mark.slow) for kind in STORES]
 
@@ -434,6 +442,7 @@ async def raw_stream(served: Served) -> tuple[asyncio.StreamReader, asyncio.Stre
     return reader, writer
 
 
+@pytest.mark.parametrize("any_app", KINDS[:-1], indirect=True)  # DynamoDB's test server takes 40 s for 5,000 jobs
 async def test_many_changes_at_once_do_not_make_a_client_slow(any_app: Mainspring) -> None:
     async with serving(any_app) as served, await served.events() as client:
         await put_many(any_app.store, 5_000)
