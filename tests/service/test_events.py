@@ -23,7 +23,9 @@ from mainspring.errors import StoreUnavailable
 from mainspring.job import Move, ProgressReport
 from mainspring.service import Scope, Tokens, hub
 from mainspring.service import live as live_module
-from mainspring.service.live import Pace
+from mainspring.service.event_frames import Frame, Names, Parcel
+from mainspring.service.guard import Caller
+from mainspring.service.live import Live, Pace, Wish
 from mainspring.stores.feed import Change, Cursor
 from mainspring.stores.protocol import Halt, Store, Want, WorkerInfo
 from mainspring.stores.sqlite import MemoryStore, SqliteStore
@@ -32,6 +34,7 @@ from tests.postgres import RecycledStore
 from tests.service.event_client import PATIENCE, Got, Served, serving
 
 QUICK = Pace(keep_alive=0.05, check=0.05, grace=0.5)
+EVERYTHING = Wish(ChangeFilter(), None, Names.KIND)
 
 
 def dynamodb_store(_: Path) -> Store:
@@ -429,6 +432,35 @@ async def test_a_client_that_takes_nothing_at_all_is_cut_off(app: Mainspring) ->
         writer.close()
 
 
+class StuckWire:
+    """A client that is connected, and takes nothing."""
+
+    async def hello(self, frame: Frame, retry: float) -> None:
+        await never(frame, retry)
+
+    async def send(self, frame: Frame) -> None:
+        await never(frame)
+
+    async def send_parcels(self, parcels: Sequence[Parcel], names: Names) -> bool:
+        return bool(await never(parcels, names))
+
+    async def keep_alive(self, place: str) -> None:
+        await never(place)
+
+
+async def test_a_client_that_takes_nothing_is_cut_off_though_nothing_happens(app: Mainspring) -> None:
+    live = Live(app, Tokens(app.store), Pace(lifetime=0.05, grace=0.01))
+    async with asyncio.timeout(PATIENCE), live.stream(Caller(None), EVERYTHING) as stream:
+        assert not await stream.run(StuckWire(), "")
+
+
+async def test_a_stream_that_ends_before_it_runs_has_the_usual_time_for_its_last_frames(app: Mainspring) -> None:
+    live = Live(app, Tokens(app.store), Pace(grace=0.01))
+    async with asyncio.timeout(PATIENCE), live.stream(Caller(None), EVERYTHING) as stream:
+        stream.end("closing")
+        assert not await stream.run(StuckWire(), "")
+
+
 async def raw_stream(served: Served) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A client that reads nothing until it is told to, with a small buffer."""
     connection = sockets.socket()
@@ -545,6 +577,18 @@ async def test_a_hub_that_fails_lets_its_clients_come_back(app: Mainspring) -> N
             assert end.data == {"reason": "failed"}
         async with await served.events(after=client.hello.id) as client:
             assert (await client.next()).job == job_id
+
+
+async def test_a_client_that_stops_waiting_for_the_hub_leaves_nothing_there(app: Mainspring) -> None:
+    reader = hub.Hub(app)
+    client = hub.Subscription(reader, ChangeFilter())
+    with patch.object(app.store, "changes", never):
+        reader.enter(client)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await reader.join(client)
+        assert not reader._joining
+        await reader.close("closing")
 
 
 # -- streams that cannot begin --------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -106,6 +106,7 @@ class Subscription:
         self.joined = False  # the hub sends it what it reads
         self.over = ""  # why it gets no more
         self.lost_at: Cursor | None = None  # go on from here, if `over` says that changes are missing
+        self.on_end: Callable[[], None] = lambda: None  # a client that is still sending may have to be interrupted
         self.news = asyncio.Event()
         self._hub = hub
         self._place: Cursor | None = None
@@ -148,9 +149,6 @@ class Subscription:
         self.over, self.lost_at, self.joined = why, lost_at, False
         self.news.set()
         self.on_end()
-
-    def on_end(self) -> None:
-        """Called when the stream has ended. A client that is still sending may have to be interrupted."""
 
     def take(self) -> list[Parcel]:
         """Return all that has come since the last call."""
@@ -207,7 +205,6 @@ class Hub:
     def leave(self, subscription: Subscription) -> None:
         subscription.leave()
         self._subscriptions.discard(subscription)
-        self._joining = [each for each in self._joining if each.subscription is not subscription]
         if not self._subscriptions:
             self._stop()
 
@@ -248,7 +245,10 @@ class Hub:
         self._joining.append(joining)
         if self._stream is not None:
             self._stream.look()
-        return await joining.place
+        try:
+            return await joining.place
+        finally:
+            self._joining = [each for each in self._joining if each is not joining]
 
     def _lacks_starts(self, subscription: Subscription) -> bool:
         return subscription.asks_for_starts and not self._with_starts

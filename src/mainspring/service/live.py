@@ -75,21 +75,26 @@ class Stream:
         self._pace = pace
         self._limit = asyncio.timeout(None)
         self._runs = False
-        follower.subscription.on_end = self._hurry  # type: ignore[method-assign]
+        follower.subscription.on_end = self._hurry
 
     def end(self, why: str) -> None:
         self._follower.subscription.end(why)
 
     def _hurry(self) -> None:
         """Cut the client off if it does not take its last frames."""
-        if self._runs:
-            self._limit.reschedule(asyncio.get_running_loop().time() + self._pace.grace)
+        if self._runs and not self._limit.expired():
+            self._expire(self._pace.grace)
+
+    def _expire(self, seconds: float) -> None:
+        self._limit.reschedule(asyncio.get_running_loop().time() + seconds)
 
     async def run(self, wire: Wire, now: str) -> bool:
         """Send frames until the stream ends; return whether the client took all of them."""
         try:
             async with self._limit:
                 self._runs = True
+                over = self._follower.subscription.over
+                self._expire(self._pace.grace if over else self._pace.lifetime + self._pace.grace)
                 await wire.hello(self._hello(now), self._pace.retry * random.uniform(0.5, 1.5))  # noqa: S311 - spreads
                 await self._send_changes(wire)
                 await self._say_goodbye(wire)
