@@ -720,6 +720,19 @@ async def test_the_stream_of_an_expired_token_ends(app: Mainspring) -> None:
         assert end.data == {"reason": "revoked"}
 
 
+async def test_the_stream_of_a_token_that_cannot_be_checked_ends(app: Mainspring) -> None:
+    async with serving(app, QUICK) as served:
+        _, text = await token_of(served)
+        async with await served.events(token=text) as client, await served.events() as without:
+            with patch.object(Tokens, "current", side_effect=ValueError("a bug")):
+                (end,) = await client.rest()
+            assert (end.event, end.data) == ("end", {"reason": "failed"})
+            job_id = await put(app.store)
+            assert (await without.next()).job == job_id
+        async with await served.events(token=text) as client:
+            assert client.status == 200
+
+
 async def test_a_token_has_so_many_streams_at_most(app: Mainspring) -> None:
     with patch.object(live_module, "MOST_STREAMS", 3):
         async with serving(app) as served, AsyncExitStack() as stack:

@@ -231,6 +231,9 @@ class Live:
                 await self._check_all()
             except StoreError as error:  # a store that is away has no changes to show either
                 log.warning("stream_tokens_unchecked", error=str(error))
+            except Exception as error:  # noqa: BLE001 - whatever it was, a token that cannot be checked may be revoked
+                log.error("stream_tokens_unchecked", error=f"{type(error).__name__}: {error}")  # noqa: TRY400
+                self._end_all_with_tokens()
 
     async def _check_all(self) -> None:
         ids = {stream.caller.id for stream in self._streams if stream.caller.token is not None}
@@ -239,6 +242,11 @@ class Live:
         for stream in list(self._streams):
             if stream.caller.id in ids - allowed:
                 stream.end("revoked")
+
+    def _end_all_with_tokens(self) -> None:
+        for stream in list(self._streams):
+            if stream.caller.token is not None:
+                stream.end("failed")
 
     def _stop_checking(self) -> None:
         if not self._streams and self._checking is not None:
