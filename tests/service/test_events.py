@@ -23,7 +23,9 @@ from mainspring.errors import StoreUnavailable
 from mainspring.job import Move, ProgressReport
 from mainspring.service import Scope, Tokens, hub
 from mainspring.service import live as live_module
-from mainspring.service.event_frames import Frame, Names, Parcel
+from mainspring.service.event_frames import Event, Frame, Names, Parcel
+from mainspring.service.event_socket import SocketWire
+from mainspring.service.event_stream import SseWire
 from mainspring.service.guard import Caller
 from mainspring.service.live import Live, Pace, Wish
 from mainspring.stores.feed import Change, Cursor
@@ -459,6 +461,35 @@ async def test_a_stream_that_ends_before_it_runs_has_the_usual_time_for_its_last
     async with asyncio.timeout(PATIENCE), live.stream(Caller(None), EVERYTHING) as stream:
         stream.end("closing")
         assert not await stream.run(StuckWire(), "")
+
+
+class FastSocket:
+    """A client that takes everything at once. It counts how often others have had their turn."""
+
+    def __init__(self) -> None:
+        self.sent, self.turns = 0, 0
+
+    async def send(self, message: Any) -> None:
+        del message
+        self.sent += 1
+
+    async def take_turns(self) -> None:
+        while True:
+            self.turns += 1
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("wire_of", [lambda client: SseWire(client.send), SocketWire])
+async def test_others_have_their_turn_while_a_client_gets_thousands_of_events(app: Mainspring, wire_of: Any) -> None:
+    start = await start_of(app.store)
+    await put_many(app.store, 2_000)
+    parcel = [Event(change) for change in await feed_after(app.store, start)]
+    client = FastSocket()
+    others = asyncio.create_task(client.take_turns())
+    assert await wire_of(client).send_parcels([parcel], Names.KIND)
+    await ended(others)
+    assert client.turns >= 20
+    assert client.sent >= 20
 
 
 async def raw_stream(served: Served) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -23,6 +23,7 @@ from mainspring.service.tokens import Scope, Tokens
 
 FIRST_MESSAGE = 10.0  # seconds that a client has to subscribe
 LONGEST_MESSAGE = 100_000  # characters
+MESSAGES = 50  # that are sent at once; making thousands takes long, and others wait
 GOING_AWAY, REFUSED, TRY_LATER = 1001, 1008, 1013  # codes of RFC 6455, and of its registry
 FIRST: TypeAdapter[Subscribe] = TypeAdapter(Subscribe)
 
@@ -104,12 +105,13 @@ class SocketWire:
         await self._write(frame.message())
 
     async def send_parcels(self, parcels: Sequence[Parcel], names: Names) -> bool:
-        was_sent = False
-        for message in (event.message(names) for parcel in parcels for event in parcel):
-            if message:
-                await self._write(message)
-                was_sent = True
-        return was_sent
+        number = 0
+        for message in filter(None, (event.message(names) for parcel in parcels for event in parcel)):
+            await self._write(message)
+            number += 1
+            if number % MESSAGES == 0:
+                await asyncio.sleep(0)
+        return number > 0
 
     async def keep_alive(self, place: str) -> None:
         await self.send(Frame("keep_alive", to_json({}), place))

@@ -105,6 +105,8 @@ class SseWire:
     async def send_parcels(self, parcels: Sequence[Parcel], names: Names) -> bool:
         was_sent = False
         for chunk in chunks(event.sse(names) for parcel in parcels for event in parcel):
+            if was_sent:
+                await asyncio.sleep(0)  # the frames of thousands of events take long to make, and others wait
             await self._write(chunk)
             was_sent = True
         return was_sent
