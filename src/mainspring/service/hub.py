@@ -326,7 +326,7 @@ class Hub:
             self._publish(events, self.cursor)
 
     def _welcome(self, page: ChangePage, read: int) -> None:
-        """Let those join that have waited for this read."""
+        """Let clients join that have waited for this read."""
         if page.more:
             return
         ready = [each for each in self._joining if read > each.after_read and not self._lacks_starts(each.subscription)]

@@ -1,4 +1,4 @@
-"""Live events: the streams of this process, whom they belong to, and when they end."""
+"""Live events: the streams of this process, the tokens that they belong to, and when they end."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from mainspring.stores.feed import ChangeFilter, Cursor
 log = get_log("mainspring.service")
 
 MOST_STREAMS = 100  # of one token
-GAPS = frozenset({"slow", "lost"})  # ends after which a client must read what it needs again
-ORDERLY = frozenset({"lifetime", "closing"})  # ends before which a client gets what waits for it
+GAPS = frozenset({"slow", "lost"})  # after such an end, the client must read what it needs again
+ORDERLY = frozenset({"lifetime", "closing"})  # before such an end, the client gets what waits for it
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
     """Lengths of time, in seconds."""
 
-    begin: float = 5.0  # that a client waits for its first frame before it is told to come back
-    keep_alive: float = 15.0  # a sign of life after so much silence
-    lifetime: float = 900.0  # of a stream: load balancers cut long ones without a word
-    check: float = 4.0  # between two looks at the tokens of open streams
-    retry: float = 2.0  # that a client should wait before it comes back, on average
-    grace: float = 5.0  # that a client has to take the last frames
+    begin: float = 5.0  # how long a client waits for its first frame before it is told to come back
+    keep_alive: float = 15.0  # after so much silence, the client gets a sign of life
+    lifetime: float = 900.0  # how long a stream lasts; load balancers cut longer ones without notice
+    check: float = 4.0  # the time between two checks of the tokens of open streams
+    retry: float = 2.0  # how long a client should wait before it comes back, on average
+    grace: float = 5.0  # how long a client has to take the last frames
 
 
 @dataclass(frozen=True, slots=True)
