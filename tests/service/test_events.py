@@ -26,6 +26,7 @@ from mainspring.service import live as live_module
 from mainspring.service.event_frames import Event, Frame, Names, Parcel
 from mainspring.service.event_socket import SocketWire
 from mainspring.service.event_stream import SseWire
+from mainspring.service.follower import Follower
 from mainspring.service.guard import Caller
 from mainspring.service.live import Live, Pace, Wish
 from mainspring.stores.feed import Change, Cursor
@@ -370,6 +371,31 @@ async def test_a_client_far_behind_the_ring_catches_up(any_app: Mainspring) -> N
                 assert jobs_of(await client.take(40)) == jobs
                 job_id = await put(any_app.store)
                 assert (await client.next()).job == job_id
+
+
+async def test_clients_that_catch_up_do_not_all_read_at_once(app: Mainspring) -> None:
+    start = Cursor.parse(await start_of(app.store))
+    for _ in range(3):
+        await put(app.store)
+    real, reading, most = app.store.changes, 0, 0
+
+    async def counted(*args: Any, **options: Any) -> Any:
+        nonlocal reading, most
+        reading += 1
+        most = max(most, reading)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        reading -= 1
+        return await real(*args, **options)
+
+    reader = hub.Hub(app)
+    followers = [Follower(reader, app.store, ChangeFilter(), start) for _ in range(10)]
+    with patch("mainspring.service.follower.PAGE", 1), patch.object(app.store, "changes", counted):
+        await asyncio.gather(*(follower.begin() for follower in followers))
+        assert all(await asyncio.gather(*(follower.next() for follower in followers)))
+        assert all(await asyncio.gather(*(follower.next() for follower in followers)))
+    assert most <= hub.OWN_READS + 1  # and the hub
+    await reader.close("closing")
 
 
 # -- gaps -----------------------------------------------------------------------------------------

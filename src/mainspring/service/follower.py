@@ -43,7 +43,7 @@ class Follower:
             await self._hub.join(self.subscription)
             self._behind = False
         elif not self._join_ring(self._place):
-            self._page = await self._store.changes(str(self._place), limit=PAGE)
+            self._page = await self._read_once(self._place)
 
     def end(self) -> None:
         self._hub.leave(self.subscription)
@@ -75,13 +75,17 @@ class Follower:
         return [events] if events else []
 
     async def _read(self, place: Cursor) -> ChangePage:
-        goal = None if self._goal is None else str(self._goal)
         while True:
             try:
-                return await self._store.changes(str(place), limit=PAGE, until=goal)
+                return await self._read_once(place)
             except StoreUnavailable as error:
                 log.warning("changes_unavailable", error=str(error), retry_in=RETRY_PAUSE)
                 await asyncio.sleep(RETRY_PAUSE)
+
+    async def _read_once(self, place: Cursor) -> ChangePage:
+        goal = None if self._goal is None else str(self._goal)
+        async with self._hub.own_reads:
+            return await self._store.changes(str(place), limit=PAGE, until=goal)
 
     def _reach_end(self, place: Cursor) -> None:
         """At the end of the feed, join. At the place where it has joined, go on with what the hub sends."""

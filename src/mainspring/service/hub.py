@@ -29,6 +29,7 @@ log = get_log("mainspring.service")
 
 RING = 10_000  # changes that the hub remembers
 QUEUE = 1_000  # changes that may wait for a client before it counts as slow
+OWN_READS = 4  # clients that read the store by themselves at the same time; more would hold up the hub's reads
 WITHOUT_STARTS = tuple(kind for kind in ChangeKind if kind is not ChangeKind.STARTED)
 
 
@@ -179,6 +180,7 @@ class Hub:
         self._task: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._is_closed = False
+        self.own_reads = asyncio.Semaphore(OWN_READS)
         self._forget()
 
     def _forget(self) -> None:
