@@ -687,6 +687,14 @@ async def test_a_client_that_goes_before_its_stream_begins_leaves_nothing(app: M
             await until(lambda: not served.live.number and not served.live.hub.is_running)
 
 
+async def test_a_client_that_sends_too_much_is_cut_off(app: Mainspring) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield b"x" * 10_000
+
+    async with serving(app, max_body=1_000) as served, served.http.get(f"{served.url}/v1/events", data=body()):
+        await until(lambda: not served.live.number and not served.live.hub.is_running)
+
+
 async def test_clients_that_wait_are_sent_away_when_the_service_stops(app: Mainspring) -> None:
     async with serving(app, Pace(begin=2 * PATIENCE)) as served:
         with patch.object(app.store, "changes", never):
