@@ -6,7 +6,7 @@ A missing option means that the next level decides: `using(…)`, then the task,
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, TypeVar
@@ -201,9 +201,15 @@ def over(given: Mapping[str, Any], under: Under) -> Under:
         merged.pop("delay", None)
     elif "delay" in given and "run_at" not in given:
         merged.pop("run_at", None)
-    if "retry" in given and "max_attempts" not in given:
-        merged.pop("max_attempts", None)  # use the number in the policy, not the task's
+    if "retry" in given and given.get("max_attempts") is None:
+        merged["max_attempts"] = attempts_in(given) or attempts_in(under)
     return merged  # type: ignore[return-value] # the same TypedDict
+
+
+def attempts_in(options: Mapping[str, Any]) -> int | None:
+    """Return the number of attempts that the options ask for; None if they leave it to the next level."""
+    retry: Retry | None = options.get("retry")
+    return options.get("max_attempts") or (None if retry is None else retry.max_attempts)
 
 
 class Defaults:
@@ -246,11 +252,11 @@ class Defaults:
         return over(options, self._app) if self._app else options
 
 
-def level_of(names: Collection[str], given: Mapping[str, Any], of_task: Mapping[str, Any]) -> Level:
-    """Return where these options are set: at the enqueue, by the task, or below it."""
-    if not given.keys().isdisjoint(names):
+def level_of(of_enqueue: object, of_task: object) -> Level:
+    """Return which value of an option counts: that of the enqueue, of the task, or of a level below."""
+    if of_enqueue is not None:
         return Level.ENQUEUE
-    return Level.QUEUE if of_task.keys().isdisjoint(names) else Level.TASK
+    return Level.QUEUE if of_task is None else Level.TASK
 
 
 def queue_of(options: JobOptions) -> str:

@@ -38,10 +38,11 @@ class Retry:
     Retry.fixed(30)                                 always 30 s
     Retry.delays(30, 60)                            30 s, then 60 s: three attempts
     Retry.by(lambda attempt, error: attempt * 10)   seconds, or None to give up
+    Retry(max_attempts=None, base=1)                as many attempts as without this policy
     Retry(only=(TimeoutError,))  Retry(never=(ValueError,))
     """
 
-    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    max_attempts: int | None = DEFAULT_MAX_ATTEMPTS  # None: the number that counts without this policy stays
     base: Delay = 60.0
     max_delay: Delay = 3600.0
     jitter_share: float = 0.2  # each delay is lengthened by up to this share of itself, within max_delay
@@ -52,7 +53,7 @@ class Retry:
     never: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
-        if problem := problem_of_attempts(self.max_attempts):
+        if self.max_attempts is not None and (problem := problem_of_attempts(self.max_attempts)):
             raise ConfigurationError(problem)
         if (
             any(duration(delay) < 0 for delay in (self.base, self.max_delay, *self.explicit))
@@ -63,7 +64,9 @@ class Retry:
             raise ConfigurationError(msg)
 
     @classmethod
-    def fixed(cls, delay: Delay, *, max_attempts: int = DEFAULT_MAX_ATTEMPTS, jitter_share: float = 0.0) -> Retry:
+    def fixed(
+        cls, delay: Delay, *, max_attempts: int | None = DEFAULT_MAX_ATTEMPTS, jitter_share: float = 0.0
+    ) -> Retry:
         max_delay = duration(delay) / 1000 * (1 + jitter_share)
         return cls(max_attempts=max_attempts, base=delay, max_delay=max_delay, factor=1.0, jitter_share=jitter_share)
 

@@ -33,6 +33,7 @@ from mainspring.options import (
     EnqueueOptions,
     Retention,
     TaskOptions,
+    attempts_in,
     check_headers,
     checked,
     keep_of,
@@ -41,7 +42,7 @@ from mainspring.options import (
     queue_of,
 )
 from mainspring.pipeline import Pipeline
-from mainspring.retry import Retry
+from mainspring.retry import DEFAULT_MAX_ATTEMPTS, Retry
 from mainspring.services import PayloadReader, Services
 from mainspring.signature import Signature
 from mainspring.stored_options import StoredOptions, options_of
@@ -471,7 +472,7 @@ class Enqueuer(Generic[P, R]):
     @functools.cached_property
     def _template(self) -> NewJob:
         options = self._task.with_defaults(self._options)
-        retry, retention = options.get("retry") or Retry(), options.get("retention") or Retention()
+        retention = options.get("retention") or Retention()
         run_at, timeout, throttle = options.get("run_at"), options.get("timeout"), options.get("throttle")
         stored = self._stored()
         return NewJob(
@@ -482,7 +483,7 @@ class Enqueuer(Generic[P, R]):
             priority=Priority.NORMAL if (priority := options.get("priority")) is None else Priority.parse(priority),
             run_at=None if run_at is None else to_millis(run_at),
             delay=self._delay(),
-            max_attempts=options.get("max_attempts") or retry.max_attempts,
+            max_attempts=attempts_in(options) or DEFAULT_MAX_ATTEMPTS,
             timeout=0 if timeout is None else duration(timeout),
             dedupe_key=options.get("dedupe_key") if throttle is None else throttle.dedupe_key,
             dedupe_for=self._dedupe_for(),
@@ -491,12 +492,12 @@ class Enqueuer(Generic[P, R]):
             keep=keep_of(retention.completed, "completed"),
             keep_dead=keep_of(retention.dead, "dead"),
             options=json.dumps(stored) if stored else None,
-            timeout_level=self._level("timeout"),
-            attempts_level=self._level("retry", "max_attempts"),
+            timeout_level=self._level(lambda options: options.get("timeout")),
+            attempts_level=self._level(attempts_in),
         )
 
-    def _level(self, *names: str) -> Level:
-        return Level.ENQUEUE if self._task.is_internal else level_of(names, self._given, self._task.options)
+    def _level(self, find: Callable[[EnqueueOptions], object]) -> Level:
+        return Level.ENQUEUE if self._task.is_internal else level_of(find(self._given), find(self._task.options))
 
     def _delay(self) -> Millis:
         debounce = self._options.get("debounce")
@@ -547,7 +548,7 @@ class Enqueuer(Generic[P, R]):
 
 def policy_in(options: EnqueueOptions) -> Retry:
     """Return the retry policy that the options ask for."""
-    return options.get("retry") or Retry(max_attempts=options.get("max_attempts") or Retry().max_attempts)
+    return options.get("retry") or Retry(max_attempts=options.get("max_attempts") or DEFAULT_MAX_ATTEMPTS)
 
 
 def declared_plan(name: str, steps: Planned) -> StepPlan:

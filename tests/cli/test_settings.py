@@ -74,7 +74,9 @@ def test_other_texts_are_not_rates(text: str) -> None:
         parse_rate(text)
 
 
-def test_retry_delays_are_read() -> None:
-    assert parse_retry("30s") == Retry.fixed(timedelta(seconds=30))
-    assert parse_retry("30s,1min") == Retry.delays(timedelta(seconds=30), timedelta(minutes=1))
-    assert parse_retry("10s..1h") == Retry(base=timedelta(seconds=10), max_delay=timedelta(hours=1))
+def test_retry_delays_are_read_and_do_not_change_the_number_of_attempts() -> None:
+    half, whole = timedelta(seconds=30), timedelta(minutes=1)
+    assert parse_retry("30s") == Retry.fixed(half, max_attempts=None)
+    assert parse_retry("30s,1min") == Retry(max_attempts=None, explicit=(half, whole), jitter_share=0.0)
+    exponential = Retry(max_attempts=None, base=timedelta(seconds=10), max_delay=timedelta(hours=1))
+    assert parse_retry("10s..1h") == exponential

@@ -70,6 +70,17 @@ async def test_every_option_of_a_job_arrives(app: Mainspring, client: Client) ->
     assert shown["start_by"] == (soon + timedelta(hours=1)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+@pytest.mark.parametrize(("more", "attempts"), [({}, 1), ({"max_attempts": 4}, 4)])
+@pytest.mark.parametrize("retry", [{"base": 1}, {"delays": [1, 2, 3]}])
+async def test_a_retry_policy_keeps_the_attempts_of_the_task(
+    app: Mainspring, client: Client, retry: object, more: dict[str, int], attempts: int
+) -> None:
+    body = {"task": "fail", "payload": {"why": "no luck"}, "retry": retry, **more}
+    job = await app.jobs.get((await client.post("/v1/jobs", body)).data["id"])
+    assert job.max_attempts == attempts
+    assert job.options["retry"]["max_attempts"] is None
+
+
 async def test_a_dedupe_key_that_is_held_gives_the_holder(client: Client) -> None:
     first = await client.post("/v1/jobs", {**ADA, "dedupe_key": "ada"})
     second = await client.post("/v1/jobs", {**ADA, "dedupe_key": "ada"})

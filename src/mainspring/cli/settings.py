@@ -73,7 +73,7 @@ def add_set(settings: Commands) -> None:
         "--retry",
         type=parse_retry,
         metavar="DELAYS",
-        help="delays between attempts: 30s; 30s,1min,5min; or 10s..1h, doubled each time",
+        help="delays between attempts: 30s; 30s,1min,5min; or 10s..1h, doubled each time; their number stays",
     )
     parser.add_argument("--paused", choices=("yes", "no"), help="whether the jobs of the task wait")
     add_actor_options(parser)
@@ -116,9 +116,11 @@ def parse_rate(text: str) -> Rate:
 def parse_retry(text: str) -> Retry:
     first, dots, last = text.partition("..")
     if dots:
-        return Retry(base=parse_length(first), max_delay=parse_length(last))
-    delays = [parse_length(part) for part in text.split(",")]
-    return Retry.fixed(delays[0]) if len(delays) == 1 else Retry.delays(*delays)
+        return Retry(max_attempts=None, base=parse_length(first), max_delay=parse_length(last))
+    delays = tuple(parse_length(part) for part in text.split(","))
+    if len(delays) == 1:
+        return Retry.fixed(delays[0], max_attempts=None)
+    return Retry(max_attempts=None, explicit=delays, jitter_share=0.0)
 
 
 # -- commands -------------------------------------------------------------------------------------

@@ -71,20 +71,22 @@ class Target(Body):
 
 
 class RetryPolicy(Body):
-    """When a failed job runs again: after `delays`, or exponentially from `base` to `max_delay`."""
+    """When a failed job runs again: after `delays`, or exponentially from `base` to `max_delay`.
+
+    It does not change how many attempts there are: `max_attempts` does.
+    """
 
     delays: list[Seconds] | None = Field(
-        default=None, min_length=1, max_length=50, description="seconds, used in order"
+        default=None, min_length=1, max_length=50, description="seconds, used in order; the last one is repeated"
     )
     base: Seconds = 60.0
     max_delay: Seconds = 3600.0
     factor: float = Field(default=2.0, strict=True, ge=1, le=100, allow_inf_nan=False)
 
-    def to_retry(self, max_attempts: int | None) -> Retry:
-        given: dict[str, Any] = {} if max_attempts is None else {"max_attempts": max_attempts}
+    def to_retry(self) -> Retry:
         if self.delays is not None:
-            return Retry.delays(*self.delays, **given)
-        return Retry(base=self.base, max_delay=self.max_delay, factor=self.factor, **given)
+            return Retry(max_attempts=None, explicit=tuple(self.delays), jitter_share=0.0)
+        return Retry(max_attempts=None, base=self.base, max_delay=self.max_delay, factor=self.factor)
 
 
 class NewJobBody(Body):
@@ -121,7 +123,7 @@ class NewJobBody(Body):
     def options(self) -> EnqueueOptions:
         """Return the options as `app.enqueue` takes them."""
         target = None if self.target is None else (self.target.type, self.target.id)
-        retry = None if self.retry is None else self.retry.to_retry(self.max_attempts)
+        retry = None if self.retry is None else self.retry.to_retry()
         return {
             "queue": self.queue,
             "priority": self.priority,

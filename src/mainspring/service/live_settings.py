@@ -49,7 +49,7 @@ class SettingsBody(Reasoned):
         """Return the settings as `app.settings.set` takes them."""
         given: dict[str, Any] = {name: getattr(self, name) for name in ("limit", "timeout", "max_attempts", "paused")}
         given["rate"] = None if self.rate is None else Rate(self.rate.count, per=self.rate.per, burst=self.rate.burst)
-        given["retry"] = None if self.retry is None else self.retry.to_retry(self.max_attempts)
+        given["retry"] = None if self.retry is None else self.retry.to_retry()
         return given
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import Mainspring
+from mainspring import Mainspring, Retry
 from tests.service.resources.client import Client
 
 
@@ -49,6 +49,28 @@ async def test_changed_settings_apply_to_new_jobs(app: Mainspring, client: Clien
 
     handle = await work.enqueue()
     assert (await app.jobs.get(handle.id)).timeout == 7
+
+
+@pytest.mark.parametrize("kind", ["task/once", "queue/default"])
+async def test_a_retry_policy_keeps_the_number_of_attempts(app: Mainspring, client: Client, kind: str) -> None:
+    @app.task(retry=Retry(max_attempts=1))
+    def once() -> None: ...
+
+    answer = await client.send("PATCH", f"/v1/settings/{kind}", {"retry": {"base": 600}})
+    assert answer.data["settings"][0]["value"]["max_attempts"] is None
+    handle = await once.enqueue()
+    assert (await app.jobs.get(handle.id)).max_attempts == 1
+
+
+async def test_a_retry_policy_of_a_task_leaves_the_number_to_the_queue(app: Mainspring, client: Client) -> None:
+    @app.task
+    def work() -> None: ...
+
+    await client.send("PATCH", "/v1/settings/task/work", {"retry": {"base": 600}})
+    await client.send("PATCH", "/v1/settings/queue/default", {"max_attempts": 7})
+    handle = await work.enqueue()
+    assert (await app.jobs.get(handle.id)).max_attempts == 7
+    assert work.retry_in("default").base == 600
 
 
 async def test_all_changed_settings_are_listed_with_pauses(app: Mainspring, client: Client) -> None:
