@@ -39,13 +39,13 @@ const held = new Map(); // job id -> { token, controller }
 let stopping = false;
 let lease = 30; // seconds; the service tells
 
-async function call(path, body, seconds = 30) {
+async function call(path, text, seconds = 30) {
   const headers = { "content-type": "application/json" };
   if (TOKEN) headers.authorization = `Bearer ${TOKEN}`;
   const response = await fetch(`${URL_OF_SERVICE}${path}`, {
     method: "POST",
     headers,
-    body: JSON.stringify(body),
+    body: text,
     signal: AbortSignal.timeout(seconds * 1000),
   });
   const answer = await response.json();
@@ -58,9 +58,10 @@ async function call(path, body, seconds = 30) {
 // Outages of the service and of its store end some day: repeat, a little later each time. A report that the service
 // refuses is not repeated.
 async function insist(path, body) {
+  const text = JSON.stringify(body);
   for (let pause = 0.5; ; pause = Math.min(pause * 2, 10)) {
     try {
-      return await call(path, body);
+      return await call(path, text);
     } catch (error) {
       if (error.permanent) throw error;
       console.error(`${error.message}; trying again in ${pause} s`);
@@ -103,7 +104,7 @@ async function run(job) {
     const result = await handlers[job.task](job.payload, context);
     await report(job, { done: { result: result ?? null } });
   } catch (error) {
-    await report(job, ending(error, controller.signal)).catch((again) => console.error(again.message));
+    await report(job, ending(error, controller.signal)).catch((refused) => giveUp(job, refused));
   } finally {
     held.delete(job.id);
   }
@@ -112,8 +113,19 @@ async function run(job) {
 function ending(error, signal) {
   if (signal.aborted) return { cancelled: { reason: "stopped by the worker" } };
   if (error instanceof Snooze) return { snooze: { delay: error.seconds, reason: error.message } };
-  const failed = { type: error.name ?? "Error", message: String(error.message), traceback: String(error.stack ?? "") };
+  const { name, message, stack } = error instanceof Error ? error : new Error(String(error));
+  const failed = { type: excerpt(name, 200) || "Error", message: excerpt(message), traceback: excerpt(stack ?? "") };
   return { failed: { ...failed, retry: !(error instanceof Rejected) } };
+}
+
+// The service refuses longer texts, and halves of surrogate pairs.
+const excerpt = (text, length = 40_000) => String(text).slice(0, length).replace(/\p{Surrogate}/gu, "\ufffd");
+
+// A job whose end was refused must not stay running.
+async function giveUp(job, refused) {
+  console.error(refused.message);
+  const failed = { type: "Error", message: "its error could not be reported" };
+  await report(job, { failed }).catch((again) => console.error(again.message));
 }
 
 // While jobs run, the worker must be heard of at least once per lease.
@@ -122,7 +134,7 @@ async function beat() {
     await sleep(lease / 4);
     const items = [...held].map(([id, { token }]) => ({ id, token }));
     if (items.length > 0) {
-      await call("/v1/leases:report", { worker: WORKER, items }).then(
+      await call("/v1/leases:report", JSON.stringify({ worker: WORKER, items })).then(
         (answer) => heed(answer.pulse),
         (error) => console.error(error.message),
       );
@@ -136,7 +148,7 @@ function stop(why) {
   stopping = true;
 }
 
-async function main() {
+export async function main() {
   process.on("SIGTERM", () => stop("SIGTERM"));
   process.on("SIGINT", () => stop("SIGINT"));
   console.error(`${WORKER} works for ${URL_OF_SERVICE}: ${Object.keys(handlers).join(", ")}`);
@@ -150,7 +162,7 @@ async function main() {
     const tokens = Object.fromEntries([...held].map(([id, { token }]) => [id, token]));
     const wanted = { worker: WORKER, tasks: Object.keys(handlers), limit: room, wait: stopping ? 0 : WAIT, held: tokens };
     try {
-      const { jobs, pulse } = await call("/v1/leases", wanted, WAIT + 15);
+      const { jobs, pulse } = await call("/v1/leases", JSON.stringify(wanted), WAIT + 15);
       heed(pulse);
       if (pulse.order !== null && jobs.length === 0) await sleep(1);
       for (const job of jobs) run(job);

@@ -3,7 +3,7 @@
 #
 # The directory has a program for each task, with the task's name. It gets the payload, as JSON, on its standard input,
 # and the job's id and attempt in MAINSPRING_JOB and MAINSPRING_ATTEMPT. What it prints is the job's result: JSON if it
-# begins with { or [, else text. Exit code 0: done; 75: try again in a minute; 65: failed for good; any other: failed.
+# begins with { or [, else text. Of its standard error, the first 40,000 bytes are reported. Exit code 0: done; 75: try again in a minute; 65: failed for good; any other: failed.
 # Settings: MAINSPRING_URL (default http://127.0.0.1:8340), MAINSPRING_TOKEN.
 set -u
 
@@ -14,32 +14,57 @@ work=$(mktemp -d)
 stopping=
 child=
 
-# quoted FILE: its text as a JSON string
+# quoted: the text of standard input as a JSON string
 quoted() {
     printf '"'
-    LC_ALL=C tr -d '\000-\010\013\014\016-\037' <"$1" | head -c 40000 |
+    LC_ALL=C tr -d '\000-\010\013\014\016-\037' |
         LC_ALL=C sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/	/\\t/g' -e 's/\r/\\r/g' | awk '{ printf "%s%s", (NR > 1 ? "\\n" : ""), $0 }'
     printf '"'
 }
 
-# post PATH BODY [OPTION…]: send JSON, print the answer; fails unless it is a 2xx
+# excerpt FILE: its beginning, without what is not UTF-8, such as half a character at the end
+excerpt() {
+    head -c 40000 "$1" | if command -v iconv >/dev/null; then
+        iconv -c -f UTF-8 -t UTF-8 2>/dev/null
+    else
+        LC_ALL=C tr -cd '\t\n\r\040-\176'
+    fi
+}
+
+# post PATH BODY [OPTION…]: send JSON; $work/answer has the answer and $status its status. It fails unless that is a 2xx
 post() {
-    path=$1 body=$2
+    path=$1
+    printf '%s' "$2" >"$work/body"
     shift 2
-    printf '%s' "$body" >"$work/body"
-    curl -sS --fail-with-body --max-time 45 -H 'content-type: application/json' \
-        ${MAINSPRING_TOKEN:+-H "authorization: Bearer $MAINSPRING_TOKEN"} "$@" --data-binary @"$work/body" "$url$path"
+    : >"$work/answer"
+    status=$(curl -sS --max-time 45 -o "$work/answer" -w '%{http_code}' -H 'content-type: application/json' \
+        ${MAINSPRING_TOKEN:+-H "authorization: Bearer $MAINSPRING_TOKEN"} "$@" --data-binary @"$work/body" "$url$path") ||
+        status=000
+    case $status in
+    2*) ;;
+    *) cat "$work/answer" >&2; return 1 ;;
+    esac
+}
+
+# refused: whether the service has refused the last request, so that it is in vain to repeat it
+refused() {
+    case $status in
+    429) return 1 ;;
+    4*) return 0 ;;
+    *) return 1 ;;
+    esac
 }
 
 # report NEWS: about the job in hand; repeated while the service is away
 report() {
     item="{\"id\":\"$id\",\"token\":$token${1:+,$1}}"
     pause=1
-    until answer=$(post /v1/leases:report "{\"worker\":\"$worker\",\"items\":[$item]}"); do
-        case $answer in *'"status": 4'*) echo "$answer" >&2; return 1 ;; esac
+    until post /v1/leases:report "{\"worker\":\"$worker\",\"items\":[$item]}"; do
+        ! refused || return 1
         sleep "$pause"
         pause=$((pause < 8 ? pause * 2 : 10))
     done
+    answer=$(cat "$work/answer")
     case $answer in
     *'"reply":"invalid"'*) echo "$answer" >&2; return 1 ;;
     *'"reply":"stale"'* | *'"reply":"cancelled"'*)
@@ -67,20 +92,22 @@ run() {
     0)
         case $(head -c 1 "$work/out") in
         '{' | '[') result=$(cat "$work/out") ;;
-        *) result=$(quoted "$work/out") ;;
+        *) result=$(quoted <"$work/out") ;;
         esac
-        report "\"done\":{\"result\":$result}" || report '"failed":{"type":"BadResult","message":"the result is not JSON"}'
+        report "\"done\":{\"result\":$result}" ||
+            report '"failed":{"type":"BadResult","message":"the result is neither JSON nor UTF-8, or too large"}'
         ;;
     75) report '"snooze":{"delay":60}' ;;
     *)
         [ "$code" -eq 65 ] && retry=false || retry=true
-        report "\"failed\":{\"type\":\"Exit$code\",\"message\":$(quoted "$work/err"),\"retry\":$retry}"
+        failed="\"failed\":{\"type\":\"Exit$code\",\"retry\":$retry,\"message\""
+        report "$failed:$(excerpt "$work/err" | quoted)}" || report "$failed:\"its error could not be reported\"}"
         ;;
     esac
 }
 
 leave() {
-    post /v1/leases:leave "{\"worker\":\"$worker\"}" >/dev/null
+    post /v1/leases:leave "{\"worker\":\"$worker\"}"
     rm -rf "$work"
 }
 
@@ -90,11 +117,12 @@ tasks=$(for handler in "$handlers"/*; do [ -x "$handler" ] && printf '"%s",' "${
 claim="{\"worker\":\"$worker\",\"tasks\":[${tasks%,}],\"limit\":1,\"wait\":5}"
 echo "$worker works for $url: ${tasks%,}" >&2
 while [ -z "$stopping" ]; do
-    post /v1/leases "$claim" -H 'accept: text/tab-separated-values' -D "$work/headers" >"$work/jobs" || {
-        cat "$work/jobs" >&2
-        : >"$work/jobs"
+    post /v1/leases "$claim" -H 'accept: text/tab-separated-values' -D "$work/headers" || {
+        ! refused || exit 1
+        : >"$work/answer"
         sleep 1
     }
+    mv "$work/answer" "$work/jobs"
     tab=$(printf '\t')
     while IFS=$tab read -r id token attempt task payload; do
         printf '%s' "$payload" >"$work/payload"

@@ -327,6 +327,37 @@ async def test_the_worker_in_javascript_runs_jobs_and_stops_in_order(app: Mainsp
             assert await worker.wait() == 0
 
 
+FAILING = r"""
+import { handlers, main, Snooze } from "WORKER";
+handlers.long = () => { throw new Error("\u{1F600}".repeat(30_000) + "x".repeat(30_000)); };
+handlers.cut = () => { throw new Error("x" + "\u{1F600}".repeat(30_000)); };
+handlers.text = () => { throw "just a text"; };
+handlers.number = () => 1n;
+handlers.later = () => { throw new Snooze(NaN); };
+await main();
+"""
+
+
+@needs_node
+@pytest.mark.slow
+async def test_the_worker_in_javascript_reports_every_failure(app: Mainspring, tmp_path: Path) -> None:
+    program = tmp_path / "failing.mjs"
+    program.write_text(FAILING.replace("WORKER", (WORKERS / "worker.js").as_uri()))
+    wanted = {
+        "long": "\U0001f600",
+        "cut": "\ufffd",  # for half of the last character
+        "text": "just a text",
+        "number": "Do not know how to serialize a BigInt",
+        "later": "its error could not be reported",
+    }
+    async with serving(app) as client, running("node", str(program), url=client.url) as worker:
+        once = [{"task": name, "allow_unknown": True, "max_attempts": 1} for name in wanted]
+        jobs = [(await client.post("/v1/jobs", body)).data["id"] for body in once]
+        found = {name: await ended(app, job_id, worker) for name, job_id in zip(wanted, jobs, strict=True)}
+    messages = {name: job.failure.message for name, job in found.items()}
+    assert {name: message[-len(wanted[name]) :] for name, message in messages.items()} == wanted
+
+
 @needs_node
 @pytest.mark.slow
 async def test_a_job_of_a_dead_pull_worker_goes_to_another_one(tmp_path: Path) -> None:
@@ -355,10 +386,14 @@ async def test_the_worker_in_shell_runs_jobs_and_reports_how_they_end(app: Mains
     handler(tmp_path, "stumble", "echo oops >&2; exit 1")
     handler(tmp_path, "later", "exit 75")
     handler(tmp_path, "babble", "echo '{not json'")
+    handler(tmp_path, "bytes", "printf 'caf\\351 \\303' >&2; exit 65")
+    handler(tmp_path, "long", "printf x >&2; yes é | tr -d '\\n' | head -c 60000 >&2; exit 65")
+    handler(tmp_path, "novel", "yes é | tr -d '\\n' | head -c 60000")
+    handler(tmp_path, "noise", "printf 'caf\\351'")
     async with serving(app) as client:
         jobs = {
             name: await enqueued(client, name, text="hi")
-            for name in ("shout", "say", "refuse", "stumble", "later", "babble")
+            for name in ("shout", "say", "refuse", "stumble", "later", "babble", "bytes", "long", "novel", "noise")
         }
         async with running("sh", str(WORKERS / "worker.sh"), str(tmp_path), url=client.url) as worker:
 
@@ -379,3 +414,24 @@ async def test_the_worker_in_shell_runs_jobs_and_reports_how_they_end(app: Mains
     assert (found["later"].status, found["later"].attempts) == (Status.PENDING, 0)
     assert found["babble"].failure is not None
     assert found["babble"].failure.type == "BadResult"
+    assert found["bytes"].failure is not None
+    assert found["bytes"].failure.message == "caf "
+    assert found["long"].failure is not None
+    assert found["long"].failure.message.startswith("xéé")
+    assert found["long"].failure.message.endswith("é")
+    assert found["novel"].result == "é" * 30_000
+    assert found["noise"].failure is not None
+    assert found["noise"].failure.type == "BadResult"
+
+
+@pytest.mark.slow
+async def test_the_worker_in_shell_ends_if_its_claims_are_refused(tmp_path: Path) -> None:
+    handler(tmp_path, "shout", "tr a-z A-Z")
+    app = Mainspring("memory://")
+    async with (
+        app,
+        serving(app, tokens="required") as client,
+        running("sh", str(WORKERS / "worker.sh"), str(tmp_path), url=client.url) as worker,
+        asyncio.timeout(PATIENCE),
+    ):
+        assert await worker.wait() == 1
