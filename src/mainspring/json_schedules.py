@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -11,8 +11,11 @@ from mainspring.features.schedules.rules import Occurrence, PreviewRow, Schedule
 from mainspring.features.schedules.simulation import Course, fires_per_day
 from mainspring.features.schedules.storage import StoredSchedule
 from mainspring.humanize import show_moment
+from mainspring.job import Level, NewJob, Priority
 from mainspring.json_data import plain
+from mainspring.stored_options import options_of
 
+OF_PAUSES = frozenset({"pause", "earlier"})
 ScheduleState = Literal["active", "paused", "disabled", "over"]
 
 
@@ -36,10 +39,8 @@ def plain_schedule(stored: StoredSchedule, now: datetime) -> dict[str, Any]:
     return {
         "id": stored.id,
         "words": stored.describe(),
-        "schedule": stored.schedule.to_data(),
-        "task": stored.task,
-        "queue": stored.job["queue"],
-        "args": json.loads(stored.job["payload"]),
+        "schedule": {name: value for name, value in stored.schedule.to_data().items() if name not in OF_PAUSES},
+        "job": plain_job(stored.prepared()),
         "owner": stored.owner,
         "disabled": stored.disabled or None,
         "paused": None if pause is None else {"since": plain(pause.since), "until": plain(pause.until)},
@@ -50,6 +51,31 @@ def plain_schedule(stored: StoredSchedule, now: datetime) -> dict[str, Any]:
         "last_job": stored.last_job,
         "tzdata": stored.tzdata,
     }
+
+
+def plain_job(job: NewJob) -> dict[str, Any]:
+    """Return the job of a schedule as `PUT /v1/schedules/{id}` takes it. None: its task or settings decide."""
+    of_enqueue = {
+        "timeout": job.timeout / 1000 if job.timeout and job.timeout_level is Level.ENQUEUE else None,
+        "max_attempts": job.max_attempts if job.attempts_level is Level.ENQUEUE else None,
+    }
+    return {
+        "task": job.task,
+        "payload": json.loads(job.payload),
+        "queue": job.queue,
+        "priority": Priority(job.priority).name.lower(),
+        **of_enqueue,
+        "retry": plain_retry(options_of(job.options).get("retry")),
+        "target": None if job.target is None else dict(zip(("type", "id"), job.target, strict=True)),
+        "tags": list(job.tags),
+    }
+
+
+def plain_retry(policy: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if policy is None:
+        return None
+    data = {name: policy[name] for name in ("base", "max_delay", "factor", "jitter_share")}
+    return {"delays": policy["explicit"] or None, **data}
 
 
 def plain_occurrence(occurrence: Occurrence | None) -> dict[str, Any] | None:

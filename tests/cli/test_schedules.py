@@ -104,7 +104,7 @@ def test_list_as_json_has_the_next_and_the_last_time(schedules: Run, shop: Shop)
     put(shop)
     shop.app.run(shop.app.schedules.trigger("a", actor="ana"))
     (schedule,) = schedules("list", "--json").data["schedules"]
-    assert (schedule["id"], schedule["state"], schedule["task"], schedule["args"]) == (
+    assert (schedule["id"], schedule["state"], schedule["job"]["task"], schedule["job"]["payload"]) == (
         "a",
         "active",
         "nightly",

@@ -82,11 +82,17 @@ class RetryPolicy(Body):
     base: Seconds = 60.0
     max_delay: Seconds = 3600.0
     factor: float = Field(default=2.0, strict=True, ge=1, le=100, allow_inf_nan=False)
+    jitter_share: float | None = Field(
+        default=None, strict=True, ge=0, le=100, allow_inf_nan=False,
+        description="each delay is lengthened by up to this share of itself; default: 0.2, or 0 with `delays`",
+    )  # fmt: skip
 
     def to_retry(self) -> Retry:
-        if self.delays is not None:
-            return Retry(max_attempts=None, explicit=tuple(self.delays), jitter_share=0.0)
-        return Retry(max_attempts=None, base=self.base, max_delay=self.max_delay, factor=self.factor)
+        retry = Retry(
+            max_attempts=None, base=self.base, max_delay=self.max_delay, factor=self.factor,
+            explicit=tuple(self.delays or ()), jitter_share=0.2 if self.delays is None else 0.0,
+        )  # fmt: skip
+        return retry if self.jitter_share is None else replace(retry, jitter_share=self.jitter_share)
 
 
 class NewJobBody(Body):

@@ -126,15 +126,27 @@ class SchedulePauseView(View):
     until: Moment | None
 
 
+class ScheduledJobView(View):
+    """The job that a schedule runs, as PUT takes it. What is null is decided by its task, its queue or settings."""
+
+    task: str
+    payload: Any
+    queue: str
+    priority: Literal["urgent", "high", "normal", "low"]
+    timeout: float | None
+    max_attempts: int | None
+    retry: RetryPolicy | None
+    target: Target | None
+    tags: list[str]
+
+
 class ScheduleView(View):
     """A schedule."""
 
     id: str
     words: str = Field(description="when it fires, in words")
-    schedule: dict[str, Any] = Field(description="its rule, time zone and policies; `rule` can be put back as it is")
-    task: str
-    queue: str
-    args: Any
+    schedule: dict[str, Any] = Field(description="its rule, time zone and policies, as PUT takes them")
+    job: ScheduledJobView
     owner: str | None = Field(description="the package whose code declares it; null: made by hand")
     disabled: str | None
     paused: SchedulePauseView | None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import Mainspring
+from mainspring import Mainspring, Priority, Retry
 from mainspring.testing.clock import ManualClock
 from tests.service.resources.client import Answer, Client
 
@@ -26,7 +26,8 @@ async def nightly(client: Client) -> Answer:
 async def test_a_schedule_is_created_shown_and_listed(client: Client, nightly: Answer) -> None:
     shown = await client.get(PATH)
     assert shown == nightly.data
-    assert (shown["task"], shown["args"], shown["state"], shown["owner"]) == ("greet", {"name": "Ada"}, "active", None)
+    assert {name: shown["job"][name] for name in JOB} == JOB
+    assert (shown["state"], shown["owner"]) == ("active", None)
     assert shown["next"]["local"].endswith(("02:30:00+01:00", "02:30:00+02:00"))
     assert (await client.get("/v1/schedules"))["schedules"] == [shown]
 
@@ -38,6 +39,49 @@ async def test_a_schedule_is_replaced_as_a_whole(client: Client, nightly: Answer
     assert first.data["schedule"]["misfire"] == {"mode": "all", "max_fires": 5}
     second = await client.send("PUT", PATH, {"rule": first.data["schedule"]["rule"], "job": JOB, "reason": "simpler"})
     assert (second.data["schedule"]["overlap"], second.data["schedule"]["tz"]) == ("allow", "UTC")
+
+
+EVERY_OPTION = {
+    "task": "greet", "payload": {"name": "Ada"}, "queue": "slow", "priority": "high", "timeout": 90, "max_attempts": 7,
+    "retry": {"delays": None, "base": 5, "max_delay": 50, "factor": 3, "jitter_share": 0.5},
+    "target": {"type": "guest", "id": "7"}, "tags": ["vip"],
+}  # fmt: skip
+RULE: dict[str, Any] = {
+    "tz": "Europe/Berlin", "overlap": "skip", "jitter": "30s", "start": "2026-01-01T00:00:00",
+    "misfire": {"mode": "all", "max_fires": 5, "grace": "2h"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("job", [JOB, EVERY_OPTION, {**EVERY_OPTION, "retry": {"delays": [1, 5]}}])
+async def test_what_is_read_can_be_put_back(app: Mainspring, client: Client, job: dict[str, Any]) -> None:
+    await client.send("PUT", PATH, {"rule": "30 2 * * *", "job": job, **RULE})
+    await client.post(f"{PATH}:pause", {"until": "2999-01-01T00:00:00Z"})
+    read = await client.send("GET", PATH)
+    body = {**read.data["schedule"], "job": read.data["job"]}
+    again = await client.send("PUT", PATH, body, If_Match=read.headers["ETag"])
+    assert (again.status, again.headers["ETag"], again.data) == (200, read.headers["ETag"], read.data)
+
+
+async def test_the_job_of_a_schedule_keeps_all_options_that_are_put_back(app: Mainspring, client: Client) -> None:
+    await client.send("PUT", PATH, {**NIGHTLY, "job": EVERY_OPTION})
+    read = await client.get(PATH)
+    assert read["job"] == EVERY_OPTION
+    await client.send("PUT", PATH, {**NIGHTLY, "rule": "0 3 * * *", "job": read["job"]})
+    job = await app.jobs.get((await client.post(f"{PATH}:trigger", status=201))["job_id"])
+    assert (job.queue, job.priority, job.timeout, job.max_attempts) == ("slow", Priority.HIGH, 90, 7)
+    assert (job.target, job.tags) == (("guest", "7"), ("vip",))
+    policy = Retry(max_attempts=None, base=5, max_delay=50, factor=3, jitter_share=0.5)
+    assert Retry.from_data(dict(job.options["retry"])) == policy
+
+
+async def test_the_number_of_attempts_of_a_task_does_not_become_the_schedules_own(
+    app: Mainspring, client: Client, nightly: Answer
+) -> None:
+    assert nightly.data["job"]["max_attempts"] is None
+    await client.send("PUT", PATH, {**NIGHTLY, "job": nightly.data["job"]})
+    await app.settings.set(task="greet", max_attempts=9)
+    job = await app.jobs.get((await client.post(f"{PATH}:trigger", status=201))["job_id"])
+    assert job.max_attempts == 9
 
 
 async def test_a_change_of_what_others_have_changed_is_refused(
