@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from json import JSONEncoder
 from types import ModuleType
@@ -167,3 +167,14 @@ def key_and_value(text: str) -> tuple[str, Any]:
         return key, json.loads(value)
     except (ValueError, RecursionError):
         return key, value
+
+
+def conditions(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return conditions by their keys. A second one for a key is refused: no value can fulfil both."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            msg = f"there are two conditions on {key!r}, but each of them must match; give one"
+            raise ConfigurationError(msg)
+        found[key] = value
+    return found

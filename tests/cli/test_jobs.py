@@ -164,6 +164,7 @@ def test_list_finds_the_jobs_of_a_worker(jobs: Run, shop: Shop) -> None:
         (["--status", "lost"], "'lost' is not a status; use any of pending, running"),
         (["--since", "yesterday"], "'yesterday' is not a time"),
         (["--payload", "guest"], "write key=value"),
+        (["--payload", "guest=Ada", "--payload", "guest=Bob"], "two conditions on 'guest'"),
         (["--target", ":7"], "write type:id"),
         (["--limit", "0"], "'0' is not a whole number of at least 1"),
         (["--limit", "5000"], "go from page to page with --cursor"),

@@ -208,6 +208,7 @@ async def test_filters_select_jobs(client: Client) -> None:
         ("limit=0", "invalid_request"),
         ("colour=red", "invalid_request"),
         ("payload=guest", "invalid_request"),
+        ("payload=guest=Ada&payload=guest=Bob", "invalid_request"),
         ("created_after=2027-01-01", "invalid_request"),
         ("created_after=2e9", "invalid_request"),
         ("created_after=1799999999.5", "invalid_request"),

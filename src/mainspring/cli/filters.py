@@ -10,7 +10,7 @@ from mainspring.cli.moments import add_range_options, parse_when
 from mainspring.cli.parser import Parser, parse_names
 from mainspring.errors import ConfigurationError
 from mainspring.job import Status
-from mainspring.json_text import key_and_value
+from mainspring.json_text import conditions, key_and_value
 from mainspring.stores.protocol import Filter
 
 OPTIONS = (
@@ -70,7 +70,7 @@ def make_filter(args: Namespace, now: datetime) -> Filter:
         created_before=args.until and args.until.before(now),
         due_before=args.due_before and args.due_before.after(now),
         changed_after=args.changed_since and args.changed_since.before(now),
-        payload=dict(args.payload),
+        payload=conditions(args.payload),
     )
 
 

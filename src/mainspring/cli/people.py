@@ -14,6 +14,7 @@ from mainspring.cli.paging import add_page_options, say_more
 from mainspring.cli.parser import Commands, add_actor_options, add_command, add_group, add_store_options
 from mainspring.cli.table import Column, Styled, printable
 from mainspring.cli.terminal import Terminal
+from mainspring.json_text import conditions
 
 if TYPE_CHECKING:  # importing people takes a while, and most commands do not need them
     from mainspring.features.people import Person
@@ -135,7 +136,7 @@ async def find(app: Mainspring, args: Namespace) -> tuple[list[Person], dict[str
     cursor = args.cursor
     while len(people) < args.limit:
         page = await app.people.find(
-            **wanted, attributes=dict(args.attribute), limit=args.limit - len(people), cursor=cursor
+            **wanted, attributes=conditions(args.attribute), limit=args.limit - len(people), cursor=cursor
         )
         people += page.people
         unreadable |= page.unreadable

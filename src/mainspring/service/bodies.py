@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from mainspring.job import Status
-from mainspring.json_text import key_and_value
+from mainspring.json_text import conditions, key_and_value
 from mainspring.options import EnqueueOptions
 from mainspring.retry import Retry
 from mainspring.service.tokens import Scope
@@ -216,7 +216,9 @@ class JobConditions(Body):
     finished_after: Instant | None = None
     finished_before: Instant | None = None
     changed_after: Instant | None = None
-    payload: list[str] = Field(default=[], description="`path=value`, the value as JSON or as text: `guest.id=7`")
+    payload: list[str] = Field(
+        default=[], description="`path=value`, each path once; the value as JSON or as text: `guest.id=7`"
+    )
 
     def filter(self) -> Filter:
         return Filter(
@@ -231,7 +233,7 @@ class JobConditions(Body):
             error_type=self.error_type,
             fingerprint=self.fingerprint,
             operation=self.operation,
-            payload=dict(key_and_value(text) for text in self.payload),
+            payload=conditions(map(key_and_value, self.payload)),
             created_after=self.created_after,
             created_before=self.created_before,
             due_after=self.due_after,

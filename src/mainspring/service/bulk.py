@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query
@@ -16,10 +17,12 @@ from mainspring.service.bodies import JobFilter, Reason, Reasoned
 from mainspring.service.requests import Router, answer, app_of, caller_of, location, needs, next_link
 from mainspring.service.tokens import Scope
 from mainspring.service.views import Moment, View
+from mainspring.stores.protocol import Filter
 
 router = Router(prefix="/v1/bulk", tags=["bulk actions"])
 BulkId = Annotated[str, Path(max_length=200)]
 MOST_JOBS = 1_000_000_000
+NAMES = {"ids": "id", "statuses": "status", "queues": "queue", "tasks": "task", "tags": "tag"}  # as requests say it
 
 
 class NewBulkBody(Reasoned):
@@ -57,7 +60,7 @@ class BulkView(View):
 
     id: str = Field(description="also its operation: GET /v1/jobs?operation=… lists the jobs that it has changed")
     action: str
-    filter: dict[str, Any] = Field(description="jobs that match it later are not changed")
+    filter: dict[str, Any] = Field(description="as requests give it; jobs that match it later are not changed")
     actor: str
     reason: str
     state: BulkState = Field(description="`planned`: a dry run; `waiting`: for `:continue`, after its canary")
@@ -81,7 +84,15 @@ class BulkPage(View):
 def bulk_data(change: BulkChange) -> dict[str, Any]:
     hidden = frozenset({"where", "cursor"})
     data = {name: value for name, value in plain(change).items() if name not in hidden}
-    return {**data, "filter": plain(filter_data(change.where)), "progress": change.progress}
+    return {**data, "filter": filter_shown(change.where), "progress": change.progress}
+
+
+def filter_shown(where: Filter) -> dict[str, Any]:
+    """Return a filter as a request gives it."""
+    data = {NAMES.get(name, name): value for name, value in plain(filter_data(where)).items()}
+    if "payload" in data:
+        data["payload"] = [f"{path}={json.dumps(value)}" for path, value in data["payload"].items()]
+    return data
 
 
 @router.post(

@@ -20,7 +20,7 @@ from mainspring.features.people.occasions import Upcoming
 from mainspring.features.people.person import MAX_OCCASIONS, Person, person_of
 from mainspring.features.people.storage import PersonChange
 from mainspring.json_data import plain
-from mainspring.json_text import key_and_value
+from mainspring.json_text import conditions, key_and_value
 from mainspring.service.bodies import LONGEST, Body, Instant, Text
 from mainspring.service.etags import IfMatch, IfNoneMatch, etag, expected
 from mainspring.service.problems import Problem
@@ -198,7 +198,7 @@ def existing(person_id: str, person: Person | None) -> Person:
 @router.get("/people", response_model=PeoplePage, summary="List people", **PEOPLE, **needs(Scope.READ))
 async def list_people(request: Request, query: Annotated[PeopleQuery, Query()]) -> Response:
     """Return people by id. A page may have few people although there are more: go on while there is a cursor."""
-    attributes = dict(key_and_value(text) for text in query.attribute)
+    attributes = conditions(map(key_and_value, query.attribute))
     found = await app_of(request).people.find(
         email=query.email, name=query.name, tz=query.tz, kind=query.kind, attributes=attributes, limit=query.limit,
         cursor=query.cursor,

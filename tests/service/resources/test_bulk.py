@@ -30,7 +30,7 @@ async def test_a_bulk_action_is_started_and_followed(app: Mainspring, client: Cl
     body = {"action": "cancel", "filter": {**ALL, "status": ["pending"]}, "expect": 40, "reason": "storm"}
     answer = await client.send("POST", "/v1/bulk", body)
     assert (answer.status, answer.data["state"], answer.data["progress"]) == (202, "running", 0)
-    assert answer.data["filter"]["tasks"] == ["greet"]
+    assert answer.data["filter"]["task"] == ["greet"]
     await step(app)
     done = await client.get(answer.headers["Location"])
     assert (done["state"], done["changed"], done["progress"], done["actor"]) == ("done", 40, 1, "local")
@@ -43,6 +43,23 @@ async def test_a_dry_run_only_counts(client: Client, jobs: list[str]) -> None:
     planned = await client.post("/v1/bulk", {"action": "delete", "filter": {}, "dry_run": True})
     assert (planned["state"], planned["total"]) == ("planned", 40)
     assert (await client.get("/v1/bulk"))["actions"] == []
+
+
+async def test_the_filter_of_an_answer_can_be_sent_again(client: Client, jobs: list[str]) -> None:
+    wanted = {
+        "id": jobs[:3], "status": ["pending"], "queue": ["default"], "task": ["greet"], "tag": ["vip"],
+        "payload": ['name="1"', "age=7"], "created_after": "2020-01-01T00:00:00.000Z",
+    }  # fmt: skip
+    planned = await client.post("/v1/bulk", {"action": "cancel", "filter": wanted, "dry_run": True})
+    assert {**wanted, "created_before": planned["filter"]["created_before"]} == planned["filter"]
+    again = await client.post("/v1/bulk", {"action": "cancel", "filter": planned["filter"], "dry_run": True})
+    assert again["filter"] == planned["filter"]
+
+
+async def test_two_conditions_on_one_key_are_refused(client: Client, jobs: list[str]) -> None:
+    body = {"action": "delete", "filter": {"payload": ["name=1", "name=2"]}}
+    assert await client.problem("POST", "/v1/bulk", body) == (422, "invalid_request")
+    assert await client.problem("GET", "/v1/people?attribute=a=1&attribute=a=1") == (422, "invalid_request")
 
 
 async def test_a_number_that_moved_is_refused(client: Client, jobs: list[str]) -> None:
