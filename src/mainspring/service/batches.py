@@ -15,13 +15,13 @@ from mainspring.job import NewJob
 from mainspring.json_data import plain
 from mainspring.service.bodies import MOST_IN_BULK, NewJobBody, Reasoned
 from mainspring.service.bodies import Body as Checked
+from mainspring.service.cursors import cursor_of, last_of
 from mainspring.service.enqueue import prepared
 from mainspring.service.requests import Router, answer, app_of, caller_of, location, needs, next_link
 from mainspring.service.tokens import Scope
 from mainspring.service.views import Moment, View
 
 router = Router(prefix="/v1", tags=["batches"])
-FOLLOW_UPS = ("on_success", "on_failure", "on_finished")
 BatchId = Annotated[str, Path(max_length=200)]
 
 
@@ -40,7 +40,7 @@ class BatchCancelBody(Reasoned):
 
 class BatchQuery(Checked):
     limit: int = Field(default=50, ge=1, le=500)
-    cursor: str | None = Field(default=None, max_length=200)
+    cursor: str | None = Field(default=None, max_length=2_000)
 
 
 class NewBatchView(View):
@@ -109,8 +109,9 @@ async def follow_up(app: Mainspring, body: NewJobBody | None) -> NewJob | None:
 @router.get("/batches", response_model=BatchPage, summary="List batches", **needs(Scope.READ))
 async def list_batches(request: Request, query: Annotated[BatchQuery, Query()]) -> Response:
     """Return batches, newest first."""
-    page = await app_of(request).batches.list(limit=query.limit, cursor=query.cursor)
-    return answer(plain(page), headers=next_link(request, page.cursor))
+    page = await app_of(request).batches.list(limit=query.limit, cursor=last_of("batches", query.cursor))
+    cursor = cursor_of("batches", page.cursor)
+    return answer({"batches": plain(page.batches), "cursor": cursor}, headers=next_link(request, cursor))
 
 
 @router.get("/batches/{batch_id}", response_model=BatchView, summary="Show a batch", **needs(Scope.READ))

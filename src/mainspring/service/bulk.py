@@ -14,6 +14,7 @@ from mainspring.bulk.change import BulkChange, BulkState, filter_data
 from mainspring.json_data import plain
 from mainspring.service.bodies import Body as Checked
 from mainspring.service.bodies import JobFilter, Reason, Reasoned
+from mainspring.service.cursors import cursor_of, last_of
 from mainspring.service.requests import Router, answer, app_of, caller_of, location, needs, next_link
 from mainspring.service.tokens import Scope
 from mainspring.service.views import Moment, View
@@ -52,7 +53,7 @@ class NewBulkBody(Reasoned):
 
 class BulkQuery(Checked):
     limit: int = Field(default=50, ge=1, le=500)
-    cursor: str | None = Field(default=None, max_length=200)
+    cursor: str | None = Field(default=None, max_length=2_000)
 
 
 class BulkView(View):
@@ -117,9 +118,9 @@ async def start_bulk(request: Request, body: NewBulkBody) -> Response:
 @router.get("", response_model=BulkPage, summary="List bulk actions", **needs(Scope.READ))
 async def list_bulk(request: Request, query: Annotated[BulkQuery, Query()]) -> Response:
     """Return bulk actions, newest first. Ended ones are kept for 30 days."""
-    page = await app_of(request).bulk.list(limit=query.limit, cursor=query.cursor)
-    actions = [bulk_data(change) for change in page.changes]
-    return answer({"actions": actions, "cursor": page.cursor}, headers=next_link(request, page.cursor))
+    page = await app_of(request).bulk.list(limit=query.limit, cursor=last_of("bulk actions", query.cursor))
+    actions, cursor = [bulk_data(change) for change in page.changes], cursor_of("bulk actions", page.cursor)
+    return answer({"actions": actions, "cursor": cursor}, headers=next_link(request, cursor))
 
 
 @router.get("/{bulk_id}", response_model=BulkView, summary="Show a bulk action", **needs(Scope.READ))

@@ -22,6 +22,7 @@ from mainspring.features.people.storage import PersonChange
 from mainspring.json_data import plain
 from mainspring.json_text import conditions, key_and_value
 from mainspring.service.bodies import LONGEST, Body, Instant, Text
+from mainspring.service.cursors import cursor_of, last_of
 from mainspring.service.etags import IfMatch, IfNoneMatch, etag, expected
 from mainspring.service.problems import Problem
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link
@@ -94,7 +95,7 @@ class PeopleQuery(Body):
     kind: Short | None = Field(default=None, description="of an occasion")
     attribute: list[str] = Field(default=[], max_length=20, description="`name=value`, the value as JSON or as text")
     limit: int = Field(default=50, ge=1, le=500)
-    cursor: Short | None = None
+    cursor: Text | None = None
 
 
 class OccasionView(View):
@@ -201,11 +202,11 @@ async def list_people(request: Request, query: Annotated[PeopleQuery, Query()]) 
     attributes = conditions(map(key_and_value, query.attribute))
     found = await app_of(request).people.find(
         email=query.email, name=query.name, tz=query.tz, kind=query.kind, attributes=attributes, limit=query.limit,
-        cursor=query.cursor,
+        cursor=last_of("people", query.cursor),
     )  # fmt: skip
-    people = [person_data(person) for person in found.people]
-    data = {"people": people, "cursor": found.cursor, "unreadable": dict(found.unreadable)}
-    return answer(data, headers=next_link(request, found.cursor))
+    people, cursor = [person_data(person) for person in found.people], cursor_of("people", found.cursor)
+    data = {"people": people, "cursor": cursor, "unreadable": dict(found.unreadable)}
+    return answer(data, headers=next_link(request, cursor))
 
 
 @router.get(
