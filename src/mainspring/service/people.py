@@ -15,7 +15,6 @@ from starlette.responses import Response
 from mainspring.app import Mainspring
 from mainspring.errors import InvalidPerson, PersonNotFound
 from mainspring.features.people.firing import OccasionEntry
-from mainspring.features.people.occasion import Occasion
 from mainspring.features.people.occasions import Upcoming
 from mainspring.features.people.person import MAX_OCCASIONS, Person, person_of
 from mainspring.features.people.storage import PersonChange
@@ -230,32 +229,25 @@ async def show_occasions(
     "/people/{person_id:path}/occasions/{kind}", response_model=PersonView, summary="Add or replace an occasion",
     **OCCASIONS, **needs(Scope.OPERATE),
 )  # fmt: skip
-async def put_occasion(request: Request, person_id: PersonId, kind: KindOfOccasion, body: OccasionFields) -> Response:
+async def put_occasion(
+    request: Request, person_id: PersonId, kind: KindOfOccasion, body: OccasionFields, if_match: IfMatch = None
+) -> Response:
     """Add an occasion to a person, or replace the one of this kind."""
-
-    def change(known: Person | None) -> Person:
-        person = existing(person_id, known)
-        return with_fields(person, occasions=[*without(person, kind), {"kind": kind, **body.model_dump()}])
-
-    return shown((await changed(app_of(request), person_id, change))[0])
+    given: dict[str, Any] = {"kind": kind, **body.model_dump()}
+    return await edited(
+        request, person_id, if_match, lambda person: {"occasions": [*person.occasions_besides(kind), given]}
+    )
 
 
 @router.delete(
     "/people/{person_id:path}/occasions/{kind}", response_model=PersonView, summary="Remove an occasion",
     **OCCASIONS, **needs(Scope.OPERATE),
 )  # fmt: skip
-async def remove_occasion(request: Request, person_id: PersonId, kind: KindOfOccasion) -> Response:
+async def remove_occasion(
+    request: Request, person_id: PersonId, kind: KindOfOccasion, if_match: IfMatch = None
+) -> Response:
     """Remove an occasion. Nothing is sent for it any more."""
-    return shown(await app_of(request).people.remove_occasion(person_id, kind))
-
-
-def without(person: Person, kind: str) -> list[Occasion]:
-    return [occasion for occasion in person.occasions if occasion.kind != kind]
-
-
-def with_fields(person: Person, **changes: Any) -> Person:
-    """Return the person with some fields changed, all of them checked."""
-    return person_of({**{name: getattr(person, name) for name in Person.model_fields}, **changes})
+    return await edited(request, person_id, if_match, lambda person: {"occasions": person.occasions_besides(kind)})
 
 
 @router.get(
@@ -304,21 +296,34 @@ def check(known: Person | None, if_match: str | None, if_none_match: str | None 
 async def patch_person(request: Request, person_id: PersonId, body: PersonPatch, if_match: IfMatch = None) -> Response:
     """Change some fields of a person. Another time zone moves the plans of all occasions."""
     given = body.model_dump(exclude_unset=True)
+    return await edited(request, person_id, if_match, lambda _person: given)
+
+
+async def edited(
+    request: Request, person_id: str, if_match: str | None, fields: Callable[[Person], dict[str, Any]]
+) -> Response:
+    """Change some fields of a person, unless it is not the one that the caller has read."""
 
     def change(known: Person | None) -> Person:
         person = existing(person_id, known)
         check(known, if_match)
-        return with_fields(person, **given)
+        return person.with_changes(**fields(person))
 
     return shown((await changed(app_of(request), person_id, change))[0])
 
 
 @router.delete("/people/{person_id:path}", status_code=204, summary="Delete a person", **PEOPLE, **needs(Scope.OPERATE))
 async def delete_person(
-    request: Request, person_id: PersonId, reason: Annotated[str, Query(max_length=2_000)] = ""
+    request: Request,
+    person_id: PersonId,
+    reason: Annotated[str, Query(max_length=2_000)] = "",
+    if_match: IfMatch = None,
 ) -> Response:
     """Delete a person and their plans, and cancel their waiting jobs."""
-    await app_of(request).people.delete(person_id, reason=reason, actor=caller_of(request).actor)
+    await app_of(request).people.delete(
+        person_id, reason=reason, actor=caller_of(request).actor,
+        check=lambda known: check(existing(person_id, known), if_match),
+    )  # fmt: skip
     return Response(status_code=204)
 
 

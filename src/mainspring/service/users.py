@@ -17,7 +17,7 @@ from mainspring.features.people.occasion import Occasion
 from mainspring.features.people.person import Person, person_of
 from mainspring.ids import new_id
 from mainspring.service.bodies import Body
-from mainspring.service.people import PersonId, Short, changed, existing, with_fields, without
+from mainspring.service.people import PersonId, Short, changed, existing
 from mainspring.service.problems import Problem
 from mainspring.service.requests import Router, answer, app_of, caller_of, location, needs
 from mainspring.service.tokens import Scope
@@ -78,7 +78,7 @@ def fields_of(given: dict[str, Any], known: Person | None = None) -> dict[str, A
 
 
 def with_birthday(day: date | None, known: Person | None) -> list[Occasion]:
-    others = [] if known is None else without(known, BIRTHDAY)
+    others = [] if known is None else known.occasions_besides(BIRTHDAY)
     before = None if known is None else known.occasion(BIRTHDAY)
     if day is None:
         return others
@@ -107,7 +107,7 @@ async def change_user(request: Request, user_id: PersonId, body: UserBody) -> Re
 
     def change(known: Person | None) -> Person:
         person = existing(user_id, known)
-        return with_fields(person, **fields_of(given, person))
+        return person.with_changes(**fields_of(given, person))
 
     try:
         return answer(user_data((await changed(app_of(request), user_id, change))[0]))

@@ -63,6 +63,9 @@ async def test_a_change_of_what_others_have_changed_is_refused(client: Client, a
     assert changed.status == 200
     for method, body in (("PATCH", {"first_name": "Anne"}), ("PUT", ANA)):
         assert await client.problem(method, PATH, body, If_Match=tag) == (412, "precondition_failed")
+    for method, path in (("DELETE", PATH), ("PUT", f"{PATH}/occasions/x"), ("DELETE", f"{PATH}/occasions/birthday")):
+        assert await client.problem(method, path, {"date": "06-21"}, If_Match=tag) == (412, "precondition_failed")
+    assert await client.get(PATH) == changed.data
     assert await client.problem("PUT", PATH, ANA, If_None_Match="*") == (412, "precondition_failed")
     assert (await client.send("PUT", PATH, ANA, If_Match=changed.headers["ETag"])).status == 200
     assert (await client.send("PUT", "/v1/people/ben", {"tz": "UTC"}, If_None_Match="*")).status == 201
@@ -96,12 +99,12 @@ async def test_one_occasion_is_put_and_removed(client: Client, ana: Answer) -> N
     assert [occasion["kind"] for occasion in put.data["occasions"]] == ["birthday", "wedding"]
     put = await client.send("PUT", wedding, {"date": "06-21"})
     assert put.data["occasions"][1]["date"] == "06-21"
-    removed = await client.send("DELETE", wedding)
+    removed = await client.send("DELETE", wedding, If_Match=put.headers["ETag"])
     assert removed.data == ana.data
 
 
 async def test_a_person_is_deleted(client: Client, ana: Answer) -> None:
-    assert (await client.send("DELETE", f"{PATH}?reason=asked")).status == 204
+    assert (await client.send("DELETE", f"{PATH}?reason=asked", If_Match=ana.headers["ETag"])).status == 204
     for method, path, body in (
         ("GET", PATH, None),
         ("DELETE", PATH, None),

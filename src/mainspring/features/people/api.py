@@ -82,29 +82,30 @@ class People:
 
     async def put_occasion(self, id: str, occasion: Occasion) -> Person:
         """Add an occasion, or replace the one of the same kind."""
-
-        def change(person: Person) -> Person:
-            others = [other for other in person.occasions if other.kind != occasion.kind]
-            return person.with_changes(occasions=[*others, occasion])
-
-        return await self._change(id, change)
+        return await self._change(
+            id, lambda person: person.with_changes(occasions=[*person.occasions_besides(occasion.kind), occasion])
+        )
 
     async def remove_occasion(self, id: str, kind: str) -> Person:
         """Remove an occasion. Nothing is sent for it any more; its waiting job is cancelled when it runs."""
-        return await self._change(
-            id,
-            lambda person: person.with_changes(
-                occasions=[occasion for occasion in person.occasions if occasion.kind != kind]
-            ),
-        )
+        return await self._change(id, lambda person: person.with_changes(occasions=person.occasions_besides(kind)))
 
-    async def delete(self, id: str, *, reason: str = "", actor: str | None = None) -> None:
+    async def delete(
+        self,
+        id: str,
+        *,
+        reason: str = "",
+        actor: str | None = None,
+        check: Callable[[Person | None], None] = lambda _known: None,
+    ) -> None:
         """Delete a person and their plans, and cancel their waiting jobs.
+
+        `check` gets the person as stored. If it raises an error, nothing is deleted.
 
         If this process dies before it has cancelled the jobs, they are cancelled when they run and find no person.
         """
         by = By(actor or whoami(), reason)
-        (became,) = await self.apply([(id, lambda _known: None)], by=by)
+        (became,) = await self.apply([(id, check)], by=by)
         if _raise_if_invalid(became) is PersonChange.UNCHANGED:
             raise _not_found(id)
         where = Filter(target_type="person", target_id=id)

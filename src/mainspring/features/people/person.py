@@ -153,6 +153,10 @@ class Person(BaseModel):
                 return occasion
         return None
 
+    def occasions_besides(self, kind: str) -> list[Occasion]:
+        """Return the occasions of other kinds."""
+        return [occasion for occasion in self.occasions if occasion.kind != kind]
+
     def address(self, channel: str) -> str | None:
         """Return the address for a channel: `person.address(occasion.channel or "email")`."""
         return self.addresses.get(channel, self.email if channel == "email" else None)
