@@ -14,6 +14,7 @@ from mainspring.errors import (
     BatchNotFound,
     BreakerNotFound,
     BulkNotFound,
+    CannotStoreResult,
     ConfigurationError,
     CountMoved,
     DedupeConflict,
@@ -74,6 +75,7 @@ KINDS: Mapping[str, Kind] = {
 OF_ERRORS: tuple[tuple[type[MainspringError], str], ...] = (  # the first that fits
     (UnknownTask, "unknown_task"),
     (InvalidPayload, "invalid_payload"),
+    (CannotStoreResult, "invalid_payload"),
     (InvalidPerson, "invalid_request"),
     (JobNotFound, "not_found"),
     (StepNotFound, "not_found"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 from fastapi import Header
@@ -9,14 +10,18 @@ from pydantic import Field, StringConstraints
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mainspring.features.durable.signals import MAX_KEY_LENGTH, SIGNAL_RETENTION
+from mainspring.clock import to_millis
+from mainspring.features.durable.signals import MAX_KEY_LENGTH, SIGNAL_RETENTION, Signal, send_with
 from mainspring.json_data import plain
 from mainspring.service.bodies import Body, Seconds
-from mainspring.service.idempotency import IdempotencyKey
+from mainspring.service.enqueue import replay_header
+from mainspring.service.idempotency import COLLECTION, RETENTION, IdempotencyKey
 from mainspring.service.problems import Problem
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs
 from mainspring.service.tokens import Scope
 from mainspring.service.views import Moment, View
+from mainspring.stores.documents import ABSENT, Key, Write
+from mainspring.stores.protocol import Store
 
 router = Router(prefix="/v1", tags=["signals"])
 Line = Annotated[str, StringConstraints(min_length=1, max_length=MAX_KEY_LENGTH)]
@@ -52,8 +57,31 @@ async def send_signal(
     key = IdempotencyKey.of(
         idempotency_key, caller=caller_of(request).id, route=request.url.path, body=await request.body()
     )
-    name = body.id if key is None else key.name
-    signal = await app_of(request).signal(body.key, body.payload, keep=body.keep, id=name)
-    if key is not None and signal.payload != body.payload:
+    if key is None:
+        return answer(plain(await app_of(request).signal(body.key, body.payload, keep=body.keep, id=body.id)), 201)
+    if body.id is not None:
+        raise Problem("invalid_request", "give an Idempotency-Key or an id, not both: each makes the signal one")
+    signal, replayed = await send_once(app_of(request).store, key, body)
+    return answer(plain(signal), 201, replay_header(replayed))
+
+
+async def send_once(store: Store, key: IdempotencyKey, body: SignalBody) -> tuple[Signal, bool]:
+    """Send a signal unless the key was used before; return it, and whether it was sent before."""
+    place = Key(COLLECTION, key.name, "signal")
+
+    def notes(signal: Signal) -> list[Write]:
+        sent_at = to_millis(signal.sent_at)
+        data = json.dumps({"fingerprint": key.fingerprint, "id": signal.id, "sent_at": sent_at})
+        return [Write(place, data, expected=ABSENT, expires_at=sent_at + RETENTION)]
+
+    while True:
+        if (signal := await send_with(store, body.key, body.payload, body.keep, notes)) is not None:
+            return signal, False
+        if found := await store.documents([place]):
+            return first_signal(json.loads(found[0].data), key, body), True
+
+
+def first_signal(data: dict[str, Any], key: IdempotencyKey, body: SignalBody) -> Signal:
+    if data["fingerprint"] != key.fingerprint:
         raise Problem("idempotency_key_reused", "this Idempotency-Key was used with another body; make a new one")
-    return answer(plain(signal), 201)
+    return Signal.from_data(body.key, {**data, "payload": body.payload})

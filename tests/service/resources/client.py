@@ -37,8 +37,13 @@ class Client:
         self._session = session
 
     async def send(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        text = None if body is None else json.dumps(body)
+        return await self.send_text(method, path, text, **headers)
+
+    async def send_text(self, method: str, path: str, text: str | None, **headers: str) -> Answer:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        async with self._session.request(method, path, json=body, headers=named) as response:
+        named |= {} if text is None else {"Content-Type": "application/json"}
+        async with self._session.request(method, path, data=text, headers=named) as response:
             found = Answer(response.status, response.headers, await response.text())
         self._check(method, path.partition("?")[0], found)
         return found

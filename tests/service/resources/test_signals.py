@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from mainspring import Context, Mainspring
+from mainspring.features.durable.signals import COLLECTION
+from mainspring.stores.documents import Listing
+from mainspring.testing.clock import ManualClock
 from tests.service.resources.client import Client
 
 
@@ -27,13 +30,42 @@ async def test_a_signal_wakes_the_job_that_waits_for_it(app: Mainspring, client:
 
 async def test_a_repeated_signal_is_sent_once(client: Client) -> None:
     body = {"key": "arrived", "payload": 7}
-    first, second = [(await client.send("POST", "/v1/signals", body, Idempotency_Key="k1")).data for _ in range(2)]
-    assert first == second
-    other = {"key": "arrived", "payload": 8}
-    repeated = await client.problem("POST", "/v1/signals", other, Idempotency_Key="k1")
-    assert repeated == (422, "idempotency_key_reused")
+    first, second = [await client.send("POST", "/v1/signals", body, Idempotency_Key="k1") for _ in range(2)]
+    assert (first.status, first.data) == (second.status, second.data)
+    assert [each.headers.get("Idempotent-Replayed") for each in (first, second)] == [None, "true"]
     by_id = [await client.post("/v1/signals", {**body, "id": "x"}, status=201) for _ in range(2)]
-    assert by_id[0] == by_id[1] != first
+    assert by_id[0] == by_id[1] != first.data
+
+
+@pytest.mark.parametrize("change", [{"key": "left"}, {"payload": 8}, {"payload": 7.0}, {"keep": 60}])
+async def test_a_key_that_was_used_with_another_signal_is_refused(
+    app: Mainspring, client: Client, change: dict[str, Any]
+) -> None:
+    body = {"key": "arrived", "payload": 7}
+    await client.send("POST", "/v1/signals", body, Idempotency_Key="k1")
+    other = await client.problem("POST", "/v1/signals", body | change, Idempotency_Key="k1")
+    assert other == (422, "idempotency_key_reused")
+    both = await client.problem("POST", "/v1/signals", {**body, "id": "x"}, Idempotency_Key="k2")
+    assert both == (422, "invalid_request")
+    sent = await app.store.browse(Listing(COLLECTION, None))
+    assert len(sent) == 1
+
+
+async def test_a_repeated_signal_is_sent_once_although_it_is_kept_shortly(
+    app: Mainspring, client: Client, clock: ManualClock
+) -> None:
+    body = {"key": "arrived", "keep": 1}
+    first = await client.send("POST", "/v1/signals", body, Idempotency_Key="k1")
+    clock.advance(3600)
+    assert (await client.send("POST", "/v1/signals", body, Idempotency_Key="k1")).data == first.data
+
+
+@pytest.mark.parametrize("payload", ["1e999", '"\\ud800"', "[" * 195 + "]" * 195])
+async def test_a_payload_that_cannot_be_stored_is_refused(client: Client, payload: str) -> None:
+    for headers in ({}, {"Idempotency-Key": "k1"}):
+        answer = await client.send_text("POST", "/v1/signals", f'{{"key": "a", "payload": {payload}}}', **headers)
+        assert (answer.status, answer.data["code"]) == (422, "invalid_payload")
+    assert (await client.send("POST", "/v1/signals", {"key": "a"}, Idempotency_Key="k1")).status == 201
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ in between, the document comes due, and any worker wakes them instead.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -81,37 +81,41 @@ def is_line(text: object) -> bool:
 
 
 async def send(store: Store, key: str, payload: Any, keep: Length, id: str | None = None) -> Signal:
-    check_key(key)
+    """Send a signal; return the first one if the sender's id was used before."""
     if id is not None:
         check_id(id)
-    if duration(keep) <= 0:
-        msg = f"keep={keep!r}: a signal must be kept for longer than 0 seconds, or waiting jobs would miss it"
-        raise ConfigurationError(msg)
-    text = to_json(payload, f"the payload of signal {key!r}")
-    await store.open()
-    signal = await put(store, key, json.loads(text), duration(keep), id)
-    # also if the id was sent before: that sender may have died before it woke the jobs
-    await store.wake({waiting_key(key): ALL_WAITERS})
+
+    def notes(signal: Signal) -> list[Write]:
+        if id is None:
+            return []
+        expires_at = to_millis(signal.sent_at) + duration(keep)
+        return [Write(Key(SENT, key, id), json.dumps(signal.id), expected=ABSENT, expires_at=expires_at)]
+
+    signal: Signal | None = None
+    while signal is None:
+        signal = await send_with(store, key, payload, keep, notes) or await sent_under(store, key, id or "")
     return signal
 
 
-async def put(store: Store, key: str, payload: Any, keep: Millis, id: str | None) -> Signal:
-    """Write a signal; return the first one if the sender's id was used before.
-
-    The id is written in one commit with the signal, so that a repeated send writes nothing.
-    """
-    while True:
-        now = store.clock.now()
-        signal = Signal(key, payload, to_datetime(now), new_id())
-        data = json.dumps({"payload": payload, "sent_at": now})
-        place = Key(COLLECTION, key, signal.id)
-        writes = [Write(place, data, due_at=now + REPEAT_WAKE_AFTER, expires_at=now + keep)]
-        if id is not None:
-            writes.append(Write(Key(SENT, key, id), json.dumps(signal.id), expected=ABSENT, expires_at=now + keep))
-        if (await store.write([Bundle(tuple(writes))]))[0] is not None:
-            return signal
-        if id is not None and (first := await sent_under(store, key, id)) is not None:
-            return first
+async def send_with(
+    store: Store, key: str, payload: Any, keep: Length, notes: Callable[[Signal], list[Write]]
+) -> Signal | None:
+    """Send a signal in one commit with notes about it. Return None if one of them is refused: then nothing is sent."""
+    check_key(key)
+    if duration(keep) <= 0:
+        msg = f"keep={keep!r}: a signal must be kept for longer than 0 seconds, or waiting jobs would miss it"
+        raise ConfigurationError(msg)
+    payload = json.loads(to_json(payload, f"the payload of signal {key!r}"))
+    await store.open()
+    now = store.clock.now()
+    signal = Signal(key, payload, to_datetime(now), new_id())
+    data = json.dumps({"payload": payload, "sent_at": now})
+    place = Key(COLLECTION, key, signal.id)
+    write = Write(place, data, due_at=now + REPEAT_WAKE_AFTER, expires_at=now + duration(keep))
+    (written,) = await store.write([Bundle((write, *notes(signal)))])
+    # also if nothing was sent: the sender of the first signal may have died before it woke the jobs
+    await store.wake({waiting_key(key): ALL_WAITERS})
+    return None if written is None else signal
 
 
 async def sent_under(store: Store, key: str, id: str) -> Signal | None:
