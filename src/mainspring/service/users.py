@@ -5,7 +5,6 @@ A user is a person (`/v1/people`) with an occasion of the kind `birthday`, which
 
 from __future__ import annotations
 
-from datetime import date
 from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
@@ -13,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.errors import InvalidPerson
-from mainspring.features.people.occasion import Occasion
 from mainspring.features.people.person import Person, person_of
 from mainspring.ids import new_id
 from mainspring.service.bodies import Body
@@ -25,6 +23,7 @@ from mainspring.service.views import View
 
 router = Router(prefix="/user", tags=["users"])
 BIRTHDAY = "birthday"
+DAY = "1990-12-30, or 12-30 if the year is not known"
 NAMES = {"firstName": "first_name", "lastName": "last_name", "timezone": "tz", "email": "email"}
 
 
@@ -37,7 +36,7 @@ class NewUserBody(Body):
 
     firstName: Given  # noqa: N815 - as the document names it
     lastName: Short = ""  # noqa: N815
-    birthday: date | None = Field(default=None, examples=["1990-12-30"])
+    birthday: Short | None = Field(default=None, description=DAY, examples=["1990-12-30"])
     timezone: Given = Field(description="an IANA time zone", examples=["America/New_York"])
     email: Email | None = None
 
@@ -47,7 +46,7 @@ class UserBody(Body):
 
     firstName: Given = ""  # noqa: N815
     lastName: Short = ""  # noqa: N815
-    birthday: date | None = Field(default=None, description="null: nothing is sent any more")
+    birthday: Short | None = Field(default=None, description=f"{DAY}; null: nothing is sent any more")
     timezone: Given = Field(default="", description="an IANA time zone")
     email: Email | None = None
 
@@ -58,7 +57,7 @@ class UserView(View):
     id: str
     firstName: str  # noqa: N815
     lastName: str  # noqa: N815
-    birthday: str | None = Field(description="a date; without a year (12-30) if it is not known")
+    birthday: str | None = Field(description=DAY)
     timezone: str
     email: str | None
 
@@ -77,13 +76,13 @@ def fields_of(given: dict[str, Any], known: Person | None = None) -> dict[str, A
     return fields
 
 
-def with_birthday(day: date | None, known: Person | None) -> list[Occasion]:
-    others = [] if known is None else known.occasions_besides(BIRTHDAY)
+def with_birthday(day: str | None, known: Person | None) -> list[Any]:
+    others: list[Any] = [] if known is None else known.occasions_besides(BIRTHDAY)
     before = None if known is None else known.occasion(BIRTHDAY)
     if day is None:
         return others
     settings = {} if before is None else before.model_dump(exclude={"date"})
-    return [*others, Occasion.model_validate({"kind": BIRTHDAY, **settings, "date": day.isoformat()})]
+    return [*others, {"kind": BIRTHDAY, **settings, "date": day}]
 
 
 @router.post("", response_model=UserView, status_code=201, summary="Create a user", **needs(Scope.OPERATE))

@@ -46,6 +46,8 @@ async def test_a_new_birthday_keeps_its_other_settings(client: Client, john: Any
     assert changed.data["birthday"] == "1990-01-04"
     (coming,) = (await client.get("/v1/occasions"))["upcoming"]
     assert coming["local"] == "2026-01-04T12:00:00-05:00"
+    yearly = await client.send("PUT", f"/user/{john['id']}", {"birthday": "01-04"})
+    assert yearly.data["birthday"] == "01-04"
     removed = await client.send("PUT", f"/user/{john['id']}", {"birthday": None})
     assert removed.data["birthday"] is None
     assert (await client.get("/v1/occasions"))["upcoming"] == []
@@ -64,6 +66,8 @@ async def test_a_user_is_deleted(client: Client, john: Any) -> None:
         ({"timezone": "Mars/Base"}, "/timezone"),
         ({"email": "nowhere"}, "/email"),
         ({"birthday": "1990-02-31"}, "/birthday"),
+        ({"birthday": 86_400}, "/birthday"),
+        ({"birthday": "86400"}, "/birthday"),
         ({"firstName": ""}, "/firstName"),
         ({"colour": "red"}, "/colour"),
     ],
