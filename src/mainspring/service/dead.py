@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query
 from pydantic import Field, StrictBool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mainspring.app import Mainspring
 from mainspring.ids import new_id
 from mainspring.json_data import plain
 from mainspring.service import export
@@ -17,8 +18,10 @@ from mainspring.service.jobs import page_data
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link
 from mainspring.service.tokens import Scope
 from mainspring.service.views import JobPage, Moment, View
+from mainspring.stores.protocol import Filter
 
 router = Router(prefix="/v1", tags=["dead letters"])
+MOST_PAGES = 10  # that are read to find the oldest dead letter; each looks at up to 4,000
 
 
 class DeadQuery(JobConditions, Paged):
@@ -33,6 +36,9 @@ class PurgeBody(Reasoned):
 class DeadPage(JobPage):
     oldest: Moment | None = Field(description="when the oldest dead letter that matches failed for the last time")
     oldest_age: float | None = Field(description="how many seconds ago that was")
+    oldest_known: bool = Field(
+        description="false: the search for the oldest one ended early, because few of very many dead letters match"
+    )
 
 
 class ChangedView(View):
@@ -59,10 +65,21 @@ async def list_dead(request: Request, query: Annotated[DeadQuery, Query()]) -> R
     if (form := export.form_of(request.headers.get("accept", ""))) is not None:
         return await export.exported(request, where, query, form)
     data = await page_data(request, where, query)
-    first = (await app.jobs.find(where, sort="finished", descending=False, limit=1)).jobs
-    oldest = first[0].finished_at if first else None
-    age = None if oldest is None else (app.now() - oldest).total_seconds()
-    return answer({**data, "oldest": plain(oldest), "oldest_age": age}, headers=next_link(request, data["cursor"]))
+    data |= await oldest_data(app, where)
+    return answer(data, headers=next_link(request, data["cursor"]))
+
+
+async def oldest_data(app: Mainspring, where: Filter) -> dict[str, Any]:
+    """Return when the oldest dead letter failed. A page may end before it has found one: then read on, for a while."""
+    cursor: str | None = None
+    for _ in range(MOST_PAGES):
+        page = await app.jobs.find(where, sort="finished", descending=False, limit=1, cursor=cursor)
+        if page.jobs and (oldest := page.jobs[0].finished_at) is not None:
+            age = (app.now() - oldest).total_seconds()
+            return {"oldest": plain(oldest), "oldest_age": age, "oldest_known": True}
+        if (cursor := page.cursor) is None:
+            break
+    return {"oldest": None, "oldest_age": None, "oldest_known": cursor is None}
 
 
 @router.post("/dead:purge", response_model=ChangedView, summary="Purge old dead letters", **needs(Scope.OPERATE))

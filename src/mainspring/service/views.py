@@ -108,7 +108,7 @@ def job_data(job: Job) -> dict[str, Any]:
 
 class CountView(View):
     value: int
-    exact: bool = Field(description="false: there are more; the count stopped at its cap")
+    exact: bool = Field(description="false: there are at least so many; the count ended early")
 
 
 class JobPage(View):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from mainspring import Mainspring
+from mainspring.stores.protocol import Filter, Page
 from mainspring.testing.clock import ManualClock
 from tests.service.resources.client import Client
 from tests.service.resources.conftest import fail
@@ -20,6 +25,32 @@ async def test_dead_letters_are_listed_with_the_age_of_the_oldest(
     assert found["count"] == {"value": 2, "exact": True}
     assert found["oldest_age"] == 60
     assert (await client.get("/v1/dead?queue=other"))["jobs"] == []
+
+
+class EarlyEnds:
+    """Ends the first pages of a list before they have found a job, as stores do if few of many rows match."""
+
+    def __init__(self, app: Mainspring, number: int) -> None:
+        self._find, self._left = app.jobs.find, number
+
+    async def __call__(self, where: Filter, *, cursor: str | None = None, **more: Any) -> Page:
+        if more["sort"] == "finished" and self._left:
+            self._left -= 1
+            return Page([], f"early {self._left}", partial=True)
+        return await self._find(where, cursor=None if cursor == "early 0" else cursor, **more)
+
+
+async def test_the_oldest_dead_letter_is_found_behind_pages_that_end_early(
+    app: Mainspring, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fail(app, 1)
+    wanted = await client.get("/v1/dead")
+    assert (wanted["oldest"] is not None, wanted["oldest_known"]) == (True, True)
+    monkeypatch.setattr(app.jobs, "find", EarlyEnds(app, 3))
+    assert (await client.get("/v1/dead"))["oldest"] == wanted["oldest"]
+    monkeypatch.setattr(app.jobs, "find", EarlyEnds(app, 1_000))
+    ended = await client.get("/v1/dead")
+    assert (ended["oldest"], ended["oldest_age"], ended["oldest_known"]) == (None, None, False)
 
 
 async def test_a_page_of_dead_letters_links_to_the_next(app: Mainspring, client: Client) -> None:
