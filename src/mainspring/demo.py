@@ -32,7 +32,7 @@ GREETING = """\
 Mainspring serves {url} and runs jobs on {file}. Ctrl-C stops it; jobs in progress finish first.
 Look at it from another terminal:
 
-    curl -s {url}/v1/jobs -d '{{"task": "welcome", "payload": {{"guest": "you"}}}}'
+    curl -s {url}/v1/jobs --json '{{"task": "welcome", "payload": {{"guest": "you"}}}}'
     curl -s {url}/v1/queues
     curl -sN {url}/v1/events
     .venv/bin/mainspring stats --store {store} --watch

@@ -105,6 +105,9 @@ async def on_invalid(request: Request, error: Any) -> Response:
     lines = error.errors()
     if any(line["type"] == "json_invalid" for line in lines):
         return respond(request, Problem("invalid_json", "the body is not valid JSON"))
+    if isinstance(error.body, bytes):  # the framework reads JSON only if the header says so
+        msg = "the body is not marked as JSON; send the header Content-Type: application/json (curl --json does)"
+        return respond(request, Problem("invalid_request", msg))
     return respond(request, of_lines(lines, pointer))
 
 
