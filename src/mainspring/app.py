@@ -551,11 +551,12 @@ class Mainspring:
         since: datetime | None = None,
         until: datetime | None = None,
         job: str | None = None,
+        operation: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> list[AuditEntry]:
         """Return changes by hand, newest first. To go on, pass the `cursor` of the last entry that you have read."""
-        where = AuditFilter(actor, action, since, until, job)
+        where = AuditFilter(actor, action, since, until, job, operation)
         return await self.store.audit(where, limit=limit, cursor=cursor)
 
     # -- events -------------------------------------------------------------------------------

@@ -89,8 +89,7 @@ def show_batch(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
         progress = app.run(app.batches.progress(full_batch_id(app, args.id)))
     if terminal.json:
-        told = {"done": progress.done, "fraction": progress.fraction, "finished": progress.finished}
-        terminal.emit({"batch": {**progress.to_data(), **told}})
+        terminal.emit({"batch": progress.to_report()})
     else:
         bar = draw_bar(progress.fraction, colour=has_colour(terminal.out))
         terminal.say(f"{bar} {progress.fraction:4.0%}  {words_for(progress)}")

@@ -43,7 +43,7 @@ def upcoming(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
         found = app.run(app.occasions.upcoming(timedelta(days=args.days), kind=args.kind, limit=args.limit))
     if terminal.json:
-        terminal.emit({"upcoming": [plain_upcoming(occasion) for occasion in found]})
+        terminal.emit({"upcoming": [occasion.to_data() for occasion in found]})
         return Exit.OK
     if found:
         say_upcoming(terminal, found)
@@ -52,17 +52,6 @@ def upcoming(args: Namespace, terminal: Terminal) -> int:
     if len(found) == args.limit:
         terminal.note("there may be more: raise --limit, or give fewer --days or a --kind")
     return Exit.OK
-
-
-def plain_upcoming(upcoming: Upcoming) -> dict[str, object]:
-    return {
-        "person": upcoming.person,
-        "kind": upcoming.kind,
-        "on": str(upcoming.on),
-        "local": upcoming.local.isoformat(),
-        "tz": upcoming.tz,
-        "due": upcoming.due,
-    }
 
 
 def say_upcoming(terminal: Terminal, found: Sequence[Upcoming]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mainspring.app import Mainspring
 from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.loading import opened, opened_to_fill
-from mainspring.cli.occasions import plain_upcoming, say_upcoming
+from mainspring.cli.occasions import say_upcoming
 from mainspring.cli.paging import add_page_options, say_more
 from mainspring.cli.parser import Commands, add_actor_options, add_command, add_group, add_store_options
 from mainspring.cli.table import Column, Styled, printable
@@ -159,7 +159,7 @@ def show_person(args: Namespace, terminal: Terminal) -> int:
         coming = app.run(app.occasions.next(args.id))
         entries = app.run(app.occasions.ledger(args.id))
     if terminal.json:
-        upcoming, ledger = [plain_upcoming(occasion) for occasion in coming], [plain_entry(entry) for entry in entries]
+        upcoming, ledger = [occasion.to_data() for occasion in coming], [plain_entry(entry) for entry in entries]
         terminal.emit({"person": plain_person(person), "next": upcoming, "ledger": ledger})
         return Exit.OK
     for label, value in facts(person):

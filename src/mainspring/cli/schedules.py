@@ -40,7 +40,7 @@ from mainspring.cli.schedule_page import (
 from mainspring.cli.system import add_length_options, end_of
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError, ScheduleNotFound
-from mainspring.features.schedules.api import compare_stored
+from mainspring.features.schedules.api import compare_stored, refuse_code
 from mainspring.features.schedules.firing import Entry
 from mainspring.features.schedules.rules import PACKAGED, Occurrence, Schedule, TzData, preview_schedule
 from mainspring.features.schedules.rules.timeline import TICK
@@ -348,7 +348,7 @@ def say_diff_title(terminal: Terminal, before: Schedule, after: Schedule, tzdata
 def put_schedule(args: Namespace, terminal: Terminal) -> int:
     with opened_to_fill(args) as app:
         known = find(app, args.id)
-        refuse_code(args, known)
+        refuse_code(known)
         job = make_job(app, args, known)
         schedule = make_schedule(args, None if known is None else known.schedule)
         consent_to_put(args, terminal, known, schedule, app.now())
@@ -362,15 +362,6 @@ def find(app: Mainspring, id: str) -> StoredSchedule | None:
         return app.run(app.schedules.get(id))
     except ScheduleNotFound:
         return None
-
-
-def refuse_code(args: Namespace, known: StoredSchedule | None) -> None:
-    if known is not None and known.owner is not None and known.enabled:
-        msg = (
-            f"schedule {args.id!r} is declared in the code of {known.owner}, which would change it back; change it "
-            "there, or delete it first if that code is gone"
-        )
-        raise UsageError(msg, args.prog)
 
 
 def make_job(app: Mainspring, args: Namespace, known: StoredSchedule | None) -> NewJob:

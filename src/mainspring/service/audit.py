@@ -14,7 +14,6 @@ from mainspring.service.bodies import Body, Instant
 from mainspring.service.requests import Router, answer, app_of, needs, next_link
 from mainspring.service.tokens import Scope
 from mainspring.service.views import Moment, View
-from mainspring.stores.protocol import AuditFilter
 
 router = Router(prefix="/v1", tags=["audit log"])
 
@@ -52,8 +51,7 @@ class AuditPage(View):
 @router.get("/audit", response_model=AuditPage, summary="Read the audit log", **needs(Scope.READ))
 async def read_audit(request: Request, query: Annotated[AuditQuery, Query()]) -> Response:
     """Return who has changed what and why, newest first."""
-    where = AuditFilter(query.actor, query.action, query.since, query.until, query.job, query.operation)
-    found = await app_of(request).store.audit(where, limit=query.limit + 1, cursor=query.cursor)
+    found = await app_of(request).audit(**{**query.model_dump(), "limit": query.limit + 1})
     entries = found[: query.limit]
     cursor = entries[-1].cursor if len(found) > query.limit else None
     return answer({"entries": plain(entries), "cursor": cursor}, headers=next_link(request, cursor))

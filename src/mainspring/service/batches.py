@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Body, Path, Query
 from pydantic import Field, StrictBool
@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.app import Mainspring
-from mainspring.features.batches.rules import BatchProgress, BatchState
+from mainspring.features.batches.rules import BatchState
 from mainspring.job import NewJob
 from mainspring.json_data import plain
 from mainspring.service.bodies import MOST_IN_BULK, NewJobBody, Reasoned
@@ -83,11 +83,6 @@ class BatchCancelled(View):
     requested: int = Field(description="running jobs that were asked to stop")
 
 
-def batch_data(progress: BatchProgress) -> dict[str, Any]:
-    told = {"done": progress.done, "fraction": progress.fraction, "finished": progress.finished}
-    return {**progress.to_data(), **told}
-
-
 @router.post(
     "/batches", response_model=NewBatchView, status_code=201, summary="Enqueue a batch", **needs(Scope.ENQUEUE)
 )
@@ -117,7 +112,7 @@ async def list_batches(request: Request, query: Annotated[BatchQuery, Query()]) 
 @router.get("/batches/{batch_id}", response_model=BatchView, summary="Show a batch", **needs(Scope.READ))
 async def show_batch(request: Request, batch_id: BatchId) -> Response:
     """Return how many jobs of a batch ended in which way."""
-    return answer(batch_data(await app_of(request).batches.progress(batch_id)))
+    return answer((await app_of(request).batches.progress(batch_id)).to_report())
 
 
 @router.post(

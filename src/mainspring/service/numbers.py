@@ -147,7 +147,7 @@ async def show_stats(request: Request) -> Response:
     """Return the jobs of each queue by status, the workers, the halts, and due jobs that no worker can run."""
     stats = await app_of(request).stats()
     data: dict[str, Any] = {
-        "queues": [queue_data(stats, counts.queue) for counts in stats.queues],
+        "queues": [queue_data(counts, stats) for counts in stats.queues],
         "halts": [halt_data(halt) for halt in stats.halts],
         "stalled": stats.stalled,
         "stuck": stats.stuck,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import date, timedelta
 from hashlib import sha256
 from typing import Annotated, Any, Literal
@@ -15,7 +15,6 @@ from starlette.responses import Response
 from mainspring.app import Mainspring
 from mainspring.errors import InvalidPerson, PersonNotFound
 from mainspring.features.people.firing import OccasionEntry
-from mainspring.features.people.occasions import Upcoming
 from mainspring.features.people.person import MAX_OCCASIONS, Person, person_of
 from mainspring.features.people.storage import PersonChange
 from mainspring.json_data import plain
@@ -220,7 +219,7 @@ async def show_occasions(
 ) -> Response:
     """Return what will be sent to a person next, and what became of earlier occasions, newest first."""
     occasions = app_of(request).occasions
-    upcoming = upcoming_list(await occasions.next(person_id))
+    upcoming = plain([each.to_data() for each in await occasions.next(person_id)])
     ledger = [entry_data(entry) for entry in await occasions.ledger(person_id, limit=limit, before=before)]
     return answer({"upcoming": upcoming, "ledger": ledger})
 
@@ -341,22 +340,7 @@ async def list_occasions(
 ) -> Response:
     """Return what will be sent to whom, soonest first, with what is overdue."""
     found = await app_of(request).occasions.upcoming(timedelta(seconds=ahead), kind=kind, limit=limit)
-    return answer({"upcoming": upcoming_list(found)})
-
-
-def upcoming_list(found: Sequence[Upcoming]) -> list[dict[str, Any]]:
-    return [upcoming_data(upcoming) for upcoming in found]
-
-
-def upcoming_data(upcoming: Upcoming) -> dict[str, Any]:
-    return {
-        "person": upcoming.person,
-        "kind": upcoming.kind,
-        "on": upcoming.on.isoformat(),
-        "due": plain(upcoming.due),
-        "local": upcoming.local.isoformat(),
-        "tz": upcoming.tz,
-    }
+    return answer({"upcoming": plain([each.to_data() for each in found])})
 
 
 def entry_data(entry: OccasionEntry) -> dict[str, Any]:

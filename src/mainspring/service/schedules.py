@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.app import Mainspring
-from mainspring.errors import ConfigurationError, ScheduleNotFound
+from mainspring.errors import ScheduleNotFound
 from mainspring.features.schedules.api import compare_stored
 from mainspring.features.schedules.rules import preview_schedule
 from mainspring.features.schedules.simulation import choose_schedules, fires_on_first_day, simulate, with_declared
@@ -192,7 +192,6 @@ async def put_schedule(
     app = app_of(request)
     known = await found(app, schedule_id)
     expect = expected(None if known is None else known.revision, if_match, if_none_match)
-    refuse_code(known)
     job = await prepared(app, body.job.new_job())
     stored = await app.schedules.put(
         schedule_id, body.schedule(), job, reason=body.reason, actor=caller_of(request).actor, expect=expect
@@ -205,15 +204,6 @@ async def found(app: Mainspring, schedule_id: str) -> StoredSchedule | None:
         return await app.schedules.get(schedule_id)
     except ScheduleNotFound:
         return None
-
-
-def refuse_code(known: StoredSchedule | None) -> None:
-    if known is not None and known.owner is not None and known.enabled:
-        msg = (
-            f"schedule {known.id!r} is declared in the code of {known.owner}, which would change it back; change it "
-            "there, or delete it first if that code is gone"
-        )
-        raise ConfigurationError(msg)
 
 
 @router.post(

@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from mainspring.errors import UnknownTask
 from mainspring.halting import HaltResult
-from mainspring.job import Status
-from mainspring.json_data import plain
+from mainspring.job import Counts
+from mainspring.json_data import plain, plain_counts
 from mainspring.published.description import Description
 from mainspring.service import views
 from mainspring.service.bodies import HaltBody, Reason, SystemHaltBody
@@ -60,20 +60,13 @@ def task_data(task: Description) -> dict[str, Any]:
 async def list_queues(request: Request) -> Response:
     """Return each queue with the number of its jobs per status."""
     stats = await app_of(request).stats()
-    return answer({"queues": [queue_data(stats, counts.queue) for counts in stats.queues]})
+    return answer({"queues": [queue_data(counts, stats) for counts in stats.queues]})
 
 
-def queue_data(stats: Stats, queue: str) -> dict[str, Any]:
-    counts = next(each for each in stats.queues if each.queue == queue)
-    pause = next((halt for halt in stats.halts if halt.queue == queue), None)
-    return {
-        "queue": queue,
-        **{status.value: counts[status] for status in Status},
-        "due": stats.due.get(queue, 0),
-        "oldest_due": plain(stats.oldest_due.get(queue)),
-        "oldest_dead": plain(stats.oldest_dead.get(queue)),
-        "paused": None if pause is None else halt_data(pause),
-    }
+def queue_data(counts: Counts, stats: Stats) -> dict[str, Any]:
+    pause = next((halt_data(halt) for halt in stats.halts if halt.queue == counts.queue), None)
+    oldest_dead = plain(stats.oldest_dead.get(counts.queue))
+    return {**plain_counts(counts, stats), "oldest_dead": oldest_dead, "paused": pause}
 
 
 @router.get("/workers", response_model=views.WorkerList, summary="List workers", tags=["workers"], **needs(Scope.READ))

@@ -185,6 +185,14 @@ async def test_schedules_put_by_hand_or_by_other_programs_are_left_alone(make: M
     assert all(schedule.enabled for schedule in await declared(make, ("a", "@daily")))
 
 
+async def test_a_schedule_of_another_programs_code_cannot_be_put_by_hand(make: Make) -> None:
+    (stored,) = await declared(make, ("a", "@daily"))
+    async with apps(make) as (app,):
+        with pytest.raises(ConfigurationError, match=r"declared in the code of tests, which would change it back"):
+            await app.schedules.put("a", "@hourly", job_of(app))
+        assert await app.schedules.get("a") == stored
+
+
 async def test_a_pause_outlives_a_start(make: Make) -> None:
     await declared(make, ("a", "@daily"))
     async with apps(make) as (app,):

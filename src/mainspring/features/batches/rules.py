@@ -42,6 +42,10 @@ class BatchProgress:
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
 
+    def to_report(self) -> dict[str, Any]:
+        """Return the numbers together with what follows from them, for people and other programs."""
+        return {**self.to_data(), "done": self.done, "fraction": self.fraction, "finished": self.finished}
+
 
 @dataclass(frozen=True, slots=True)
 class Tally:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
+from typing import Any
 
 from mainspring.clock import duration
 from mainspring.errors import InvalidPerson
@@ -34,6 +35,9 @@ class Upcoming:
     def local(self) -> datetime:
         """Return `due` in the person's local time."""
         return self.due.astimezone(PACKAGED.get(self.tz).info)
+
+    def to_data(self) -> dict[str, Any]:
+        return {**asdict(self), "on": self.on.isoformat(), "local": self.local.isoformat()}
 
 
 class Occasions:

@@ -90,6 +90,8 @@ class Schedules:
         for _ in range(MAX_TRIES):
             known = await self._find(id)
             refuse_other(id, known, expect)
+            if owner is None:
+                refuse_code(known)
             new = self._made(known, id, schedule, job, owner)
             if new is known:
                 return new
@@ -274,6 +276,16 @@ class Schedules:
             if stored.owner in owners and stored.id not in self.declared and stored.enabled:
                 by = _code_of(stored.owner)
                 await self._change(stored.id, "disable", by, lambda old: replace(old, disabled=NOT_IN_CODE))
+
+
+def refuse_code(known: StoredSchedule | None) -> None:
+    """Raise ConfigurationError if a schedule is the code's, which would undo a change by hand."""
+    if known is not None and known.owner is not None and known.enabled:
+        msg = (
+            f"schedule {known.id!r} is declared in the code of {known.owner}, which would change it back; change it "
+            "there, or delete it first if that code is gone"
+        )
+        raise ConfigurationError(msg)
 
 
 def as_schedule(when: When, **policies: Unpack[PoliciesInTimeZone]) -> Schedule:
