@@ -67,8 +67,8 @@ class Timers:
 
     def _timers(self, *, schedules: bool = True) -> list[Timer]:
         """Return all timers; without `schedules`, leave schedules and occasions to other workers."""
-        every = (timer for feature in self._features.all for timer in feature.timers)
-        return [timer for timer in every if schedules or not timer.is_schedule]
+        every = [timer for feature in self._features.all for timer in feature.timers]
+        return every if schedules else [timer for timer in every if not timer.is_schedule]
 
     async def refresh(self, *, schedules: bool = True) -> None:
         for timer in self._timers(schedules=schedules):
