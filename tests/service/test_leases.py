@@ -19,6 +19,8 @@ from mainspring.service import ServiceSettings, orders
 from mainspring.service.program import Service
 from mainspring.stores.documents import Key
 from mainspring.stores.sqlite import SqliteStore
+from mainspring.testing.clock import ManualClock
+from tests.conformance.scenario import by_silence
 from tests.service.serving import SOON, Client, serving
 
 WORKERS = Path(__file__).parents[2] / "examples" / "workers"
@@ -361,13 +363,14 @@ async def test_the_worker_in_javascript_reports_every_failure(app: Mainspring, t
 @needs_node
 @pytest.mark.slow
 async def test_a_job_of_a_dead_pull_worker_goes_to_another_one(tmp_path: Path) -> None:
-    app = Mainspring(SqliteStore(tmp_path / "jobs.db", lease=1.0))
+    clock = ManualClock()
+    app = Mainspring(SqliteStore(tmp_path / "jobs.db", clock=clock))
     async with app, serving(app) as client:
         job_id = await enqueued(client, "resize", photo="a.jpg")
         (lease,) = (await claimed(client, "dead"))["jobs"]  # and is never heard of again
         assert lease["id"] == job_id
-        working = running("node", str(WORKERS / "worker.js"), url=client.url)
-        async with app.worker(queues=["none"], maintenance_interval=0.1), working as worker:
+        await by_silence(app.store, clock, "dead")
+        async with running("node", str(WORKERS / "worker.js"), url=client.url) as worker:
             job = await ended(app, job_id, worker)
     assert (job.status, job.crashes) == (Status.COMPLETED, 1)
 
