@@ -322,6 +322,7 @@ class Outcome:
     waits_for: str | None = None  # SUSPEND: run as soon as this key is woken, even before `delay` is over
     steps: tuple[Step, ...] = ()  # written in the same commit
     recovers: str | None = None  # DONE: the fingerprint of the job's last failure
+    is_followed: bool = False  # DONE: the job's options have `on_end`, so this is not a plain success
     blocked: bool = False  # SUSPEND: something held the job back, such as a limit, and its handler was not called
     inserted: Sequence[Inserted] = ()  # set by the store: what became of each follow-up
 

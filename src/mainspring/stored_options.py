@@ -43,6 +43,13 @@ class PutOffOption(TypedDict):
     reason: str
 
 
+class OnEndOption(TypedDict, total=False):
+    """The jobs that follow a job's end, each as the fields of a `NewJob`; see stores/engine/ends.py."""
+
+    completed: Mapping[str, Any]  # if the job completes
+    failed: Mapping[str, Any]  # if it ends in another way
+
+
 class StoredOptions(TypedDict, total=False):
     """The options that are stored with a job."""
 
@@ -64,10 +71,16 @@ class StoredOptions(TypedDict, total=False):
     batch: Mapping[str, Any]  # batches: the batch that this job follows
     members_of: int  # batches: the number of jobs that this job waits for
     occurrence: OccurrenceOption  # schedules
+    on_end: OnEndOption
 
 
 def options_of(text: str | None) -> StoredOptions:
     return cast("StoredOptions", read_object(text))
+
+
+def has_on_end(options: str | None) -> bool:
+    """Return whether jobs may follow the job's end: whether it has such an option, or a text that looks like one."""
+    return options is not None and '"on_end"' in options
 
 
 def with_options(job: NewJob, **changes: Unpack[StoredOptions]) -> NewJob:

@@ -24,6 +24,7 @@ from tests.conformance.admin import AdminTests
 from tests.conformance.bounds import BoundTests
 from tests.conformance.claims import ClaimTests
 from tests.conformance.documents import DocumentTests
+from tests.conformance.ends import EndTests
 from tests.conformance.failures import FailureTests
 from tests.conformance.feed import FeedTests
 from tests.conformance.halts import HaltTests
@@ -47,6 +48,7 @@ class StoreConformance(
     ClaimTests,
     UnknownTaskTests,
     AckTests,
+    EndTests,
     TransitionTests,
     TakeoverTests,
     WorkerTests,

@@ -34,6 +34,7 @@ from mainspring.features.durable.suspension import is_suspended
 from mainspring.job import Claim, Move, NewJob, Outcome
 from mainspring.json_text import read_object
 from mainspring.retry import Retry
+from mainspring.stored_options import has_on_end
 from mainspring.stores.engine.ack import LONGEST_MESSAGE
 from mainspring.task import Task
 from mainspring.worker.failures import failure_of, identified, storable
@@ -208,6 +209,8 @@ def completed(run: Run, now: Millis, value: Any = None) -> Outcome:
     done = Outcome(claim.id, claim.token, Move.DONE, run.started_at, now, 0, result, None, "", follow_ups, claim.ref)
     if claim.fingerprint is not None:  # true of few jobs
         done.recovers = claim.fingerprint
+    if claim.options is not None and has_on_end(claim.options):
+        done.is_followed = True
     return done
 
 

@@ -13,8 +13,9 @@ from typing import Any
 from mainspring.clock import Millis
 from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.ids import new_id
-from mainspring.job import CLAIMABLE, FINISHED, Move, Outcome, ProgressReport, Status
+from mainspring.job import CLAIMABLE, FINISHED, Move, NewJob, Outcome, ProgressReport, Status
 from mainspring.log import get_log
+from mainspring.stored_options import has_on_end
 from mainspring.stores.dynamodb import steps, wakeups
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of
@@ -55,6 +56,7 @@ from mainspring.stores.dynamodb.values import (
 )
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import Conclusion, JobState, conclude, note_inserted, refuse_illegal, storable
+from mainspring.stores.engine.ends import jobs_after
 from mainspring.stores.feed import LONGEST_TEXT, ChangeKind, Entry
 
 log = get_log("mainspring.dynamodb")
@@ -76,6 +78,7 @@ class ItemChanges:
     entries: list[Entry] = field(default_factory=list)  # for the change feed
     duration: Millis = 0  # of the run
     noted: bool = False  # there is a note for a failure group among them
+    followed_by: Sequence[NewJob] = ()  # inserted in the same transaction, besides the outcome's follow-ups
 
 
 async def ack(table: Table, outcomes: Sequence[Outcome]) -> list[Status | None]:
@@ -130,6 +133,8 @@ def is_plain(outcome: Outcome) -> bool:
         return False
     simple = outcome.move in {Move.DONE, Move.SNOOZE, Move.RELEASE, Move.SUSPEND}
     if outcome.move is Move.DONE and "fingerprint" in outcome.ref:  # it failed before: its group hears of the success
+        return False
+    if outcome.move is Move.DONE and has_on_end(outcome.ref.get("options")):
         return False
     brings = outcome.follow_ups or outcome.steps or outcome.waits_for
     return simple and not brings and not any(outcome.ref.get(mark) for mark in MARKS)
@@ -202,8 +207,9 @@ async def ack_one(
             return written_before(row, outcome, doubts, mark)
         decision = decide(table, row, outcome, mark)
         decision.entries[:0] = entries_before
+        followers = PendingInserts(table, decision.followed_by)
         try:
-            await write(table, row, decision, inserts)
+            await write(table, row, decision, inserts, followers)
         except ConditionFailed as failed:
             row = unpack(failed.item) if failed.item else None
         except Cancelled as cancelled:
@@ -218,6 +224,7 @@ async def ack_one(
             raise
         else:
             inserts.after_write()
+            followers.after_write()
             note_inserted([given], inserts.answers())
             await afterwards(table, row, decision)
             return decision.status
@@ -257,6 +264,7 @@ def decide(table: Table, row: Row, outcome: Outcome, mark: str) -> ItemChanges:
     noted = failure_actions(table, job, conclusion, now)
     decision.more, decision.noted = [*steps.puts(row["SK"], outcome.steps), *noted], bool(noted)
     if status in FINISHED:
+        decision.followed_by = jobs_after([(job, conclusion)])
         decision.wakeup = wakeups.wakeup_for(row)
         decision.more += actions_after_end(row | {"steps": changes.get("steps", row.get("steps"))}, decision)
     elif changes.get("waits_for") is not None:
@@ -315,15 +323,18 @@ def fence(row: Row, decision: ItemChanges) -> list[Condition]:
     return [equals("token", row["token"]), equals("status", WORDS[Status.RUNNING]), *as_decided]
 
 
-async def write(table: Table, row: Row, decision: ItemChanges, inserts: PendingInserts) -> None:
-    rest = [*inserts.actions(1), *decision.more]
+async def write(
+    table: Table, row: Row, decision: ItemChanges, inserts: PendingInserts, followers: PendingInserts
+) -> None:
+    await register_queues(table, {job.queue for job in followers.jobs})
+    rest = [*inserts.actions(1), *followers.actions(0), *decision.more]
     lines = inserts.hint.journal(row["SK"], decision.entries)
     append = {JOURNAL: lines} if lines else None
     change = update(table.job_key(row["SK"]), decision.changes, append=append, only_if=fence(row, decision))
     actions: list[Action] = [("Update", change), *rest]
     if decision.attempt is not None:
         actions.append(("Put", put(decision.attempt)))
-    actions += inserts.hint.actions()
+    actions += [*inserts.hint.actions(), *followers.hint.actions()]
     if len(actions) == 1:
         await table.update(change)
         return

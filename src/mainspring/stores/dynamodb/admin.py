@@ -17,6 +17,7 @@ from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of
 from mainspring.stores.dynamodb.insertion import (
     KEPT_ATTRIBUTES,
+    PendingInserts,
     as_found,
     checked,
     forget_key,
@@ -56,6 +57,7 @@ from mainspring.stores.dynamodb.values import (
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import Conclusion, Place
 from mainspring.stores.engine.change import ALLOWED, ChangePlan, ChangeRequest, Key, note_of, plan, wanted_keys
+from mainspring.stores.engine.ends import jobs_after
 from mainspring.stores.engine.halts import combined
 from mainspring.stores.feed import Entry
 from mainspring.stores.numbers import Measure
@@ -144,7 +146,7 @@ async def change_one(table: Table, row: Row, request: ChangeRequest) -> ChangePl
     planned = plan(request, [job], {wanted[0]: holder} if holder else {}, table.clock.now())
     recorded = Recorded(request, Hint(table), [*feed.ended(planned.ended), *feed.by_hand(planned, request)])
     for _, conclusion in planned.ended:
-        await cancel(table, row, conclusion, recorded)
+        await cancel(table, row, conclusion, recorded, PendingInserts(table, jobs_after(planned.ended)))
     if planned.requested:
         await ask_to_stop(table, row, planned.columns, recorded)
     elif planned.updated:
@@ -238,12 +240,17 @@ async def ask_to_stop(table: Table, row: Row, columns: Mapping[str, Any], record
     table.local_workers.warn(row.get("locked_by", ""))
 
 
-async def cancel(table: Table, row: Row, conclusion: Conclusion, recorded: Recorded) -> None:
+async def cancel(
+    table: Table, row: Row, conclusion: Conclusion, recorded: Recorded, follow_ups: PendingInserts
+) -> None:
     """Cancel a waiting job at once."""
+    await register_queues(table, {job.queue for job in follow_ups.jobs})
     changes = to_attributes(conclusion.columns()) | place_of(row, conclusion.status, table.shards)
     wakeup = wakeups.wakeup_for(row)
     left = left_by(wakeup, steps.note_of_end(row, changes["expires_at"]))
-    await write(table, row, changes, recorded, *left)
+    new = follow_ups.actions(0)
+    await write(table, row, changes, recorded, *left, *new, *follow_ups.hint.actions())
+    follow_ups.after_write()
     queue = row["queue"]
     table.numbers.add(table.clock.now(), queue, row["job_type"], Measure.CANCELLED)
     count_move(table, row, (queue, status_of(row)), (queue, conclusion.status), changes["expires_at"])

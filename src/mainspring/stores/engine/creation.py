@@ -14,7 +14,9 @@ from mainspring.errors import ConfigurationError
 from mainspring.job import FOREVER, KEEP_FOREVER, UNTIL_WOKEN, FreshJobs, NewJob, Priority, Status
 from mainspring.json_text import from_json
 from mainspring.names import LONGEST_KEY, LONGEST_NAME, unkeepable
+from mainspring.stored_options import has_on_end
 from mainspring.stores.columns import PLAIN
+from mainspring.stores.engine.on_end import problem_of_on_end
 
 MAX_INT32 = 2**31 - 1  # the largest `integer` of PostgreSQL
 SETTINGS = attrgetter(
@@ -144,6 +146,8 @@ def problem_of_keys(job: NewJob) -> str | None:
     """Return what is wrong with the job's keys, or None. Short ASCII texts, the usual case, take one check together."""
     if job.options is not None and not isinstance(from_json(job.options), dict):
         return f"its options are not a JSON object: {shown(job.options)}"
+    if has_on_end(job.options) and (problem := problem_of_on_end(job.options or "{}")):
+        return problem
     together = "".join([job.dedupe_key or "", job.waits_for or "", *(job.target or ()), *job.tags])
     if len(together) <= LONGEST_NAME and together.isascii() and "\0" not in together and len(job.target or "no") == 2:
         return None

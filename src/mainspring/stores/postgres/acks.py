@@ -19,6 +19,7 @@ from mainspring.stores.engine.ack import (
     refuse_illegal,
     storable,
 )
+from mainspring.stores.engine.ends import jobs_after
 from mainspring.stores.feed import JobRef
 from mainspring.stores.postgres import arrays, steps
 from mainspring.stores.postgres.failures import note_failures
@@ -113,7 +114,9 @@ def all_plain(outcomes: Sequence[Outcome]) -> bool:
 
 
 def is_plain(outcome: Outcome) -> bool:
-    return outcome.move is Move.DONE and not (outcome.follow_ups or outcome.steps or outcome.recovers)
+    return outcome.move is Move.DONE and not (
+        outcome.follow_ups or outcome.steps or outcome.recovers or outcome.is_followed
+    )
 
 
 async def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[Fence, bool]:
@@ -156,7 +159,7 @@ async def write(transaction: Transaction, ended: Sequence[tuple[JobState, Outcom
     await record(transaction, [(job.id, end.run) for job, end in concluded if end.run is not None])
     await finish(transaction, [pair for pair in concluded if pair[1].status in FINISHED])
     await steps.put(transaction, [(outcome.job_id, step) for outcome in outcomes for step in outcome.steps])
-    follow_ups = [job for outcome in outcomes for job in outcome.follow_ups]
+    follow_ups = [*(job for outcome in outcomes for job in outcome.follow_ups), *jobs_after(concluded)]
     # last, because a follow-up may need the dedupe key that its parent held
     note_inserted(outcomes, await insert_jobs(transaction, follow_ups))
     await watch(transaction, {outcome.job_id: outcome.waits_for for outcome in outcomes if is_end(outcome.waits_for)})

@@ -14,11 +14,12 @@ from mainspring.stores.documents import By, Note
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import JobState
 from mainspring.stores.engine.change import ALLOWED, ChangePlan, ChangeRequest, Key, note_of, plan, wanted_keys
+from mainspring.stores.engine.ends import jobs_after
 from mainspring.stores.engine.halts import combined
 from mainspring.stores.postgres import steps, wakeups
 from mainspring.stores.postgres.acks import finish
 from mainspring.stores.postgres.halts import ALONE, current_halts
-from mainspring.stores.postgres.insertion import LIVE_HOLDER
+from mainspring.stores.postgres.insertion import LIVE_HOLDER, insert_jobs
 from mainspring.stores.postgres.read import Conditions
 from mainspring.stores.postgres.rows import FINISHED, FINISHED_STATE, LIVE, LIVE_STATE, is_id, to_state
 from mainspring.stores.postgres.transaction import Transaction
@@ -67,6 +68,7 @@ async def live_holders(transaction: Transaction, keys: Sequence[Key]) -> dict[Ke
 async def carry_out(transaction: Transaction, planned: ChangePlan, request: ChangeRequest) -> None:
     await transaction.record([*feed.ended(planned.ended), *feed.by_hand(planned, request)])
     await finish(transaction, planned.ended)
+    await insert_jobs(transaction, jobs_after(planned.ended))
     await update(transaction, [job.id for job in planned.updated], planned.columns)
     await restore(transaction, [job.id for job in planned.restored], planned.columns)
     await delete(transaction, planned.deleted)

@@ -25,6 +25,7 @@ from mainspring.stores.engine.ack import (
     refuse_illegal,
     storable,
 )
+from mainspring.stores.engine.ends import jobs_after
 from mainspring.stores.feed import ChangeKind, JobRef
 from mainspring.stores.sqlite.failures import note_failures
 from mainspring.stores.sqlite.insertion import PreparedJob, insert_jobs, prepare
@@ -115,7 +116,7 @@ class AckRequest:
         for outcome in outcomes:
             if outcome.move is not Move.DONE or outcome.follow_ups or outcome.steps or outcome.ref is None:
                 return cls(outcomes, None)
-            if outcome.recovers is not None:
+            if outcome.recovers is not None or outcome.is_followed:
                 return cls(outcomes, None)
         return cls(
             outcomes,
@@ -161,7 +162,7 @@ def write(transaction: Transaction, ended: Sequence[tuple[JobState, Outcome]]) -
     reschedule(transaction, [pair for pair in concluded if pair[1].status not in FINISHED])
     finish(transaction, [pair for pair in concluded if pair[1].status in FINISHED])
     put_steps(transaction, outcomes)
-    follow_ups = prepare([job for outcome in outcomes for job in outcome.follow_ups])
+    follow_ups = prepare([*(job for outcome in outcomes for job in outcome.follow_ups), *jobs_after(concluded)])
     # after `finish`: a follow-up may need the dedupe key that its parent held
     note_inserted(outcomes, insert_jobs(transaction, follow_ups))
     wake_if_ended(transaction, {outcome.job_id: outcome.waits_for for outcome in outcomes})

@@ -14,10 +14,11 @@ from mainspring.stores.documents import By, Note
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import JobState
 from mainspring.stores.engine.change import ALLOWED, ChangePlan, ChangeRequest, Key, note_of, plan, wanted_keys
+from mainspring.stores.engine.ends import jobs_after
 from mainspring.stores.engine.halts import combined
 from mainspring.stores.protocol import Action, Changed, Halt
 from mainspring.stores.sqlite.acks import finish
-from mainspring.stores.sqlite.insertion import LIVE_HOLDER, LONG_PAYLOAD
+from mainspring.stores.sqlite.insertion import LIVE_HOLDER, LONG_PAYLOAD, insert_jobs, prepare
 from mainspring.stores.sqlite.read import Conditions
 from mainspring.stores.sqlite.rows import FINISHED, FINISHED_STATE, LIVE, LIVE_STATE, to_state
 from mainspring.stores.sqlite.steps import forget_steps
@@ -65,6 +66,7 @@ def live_holders(transaction: Transaction, keys: Sequence[Key]) -> dict[Key, str
 def carry_out(transaction: Transaction, planned: ChangePlan, request: ChangeRequest) -> None:
     transaction.record([*feed.ended(planned.ended), *feed.by_hand(planned, request)])
     finish(transaction, planned.ended)
+    insert_jobs(transaction, prepare(jobs_after(planned.ended)))
     update(transaction, [job.id for job in planned.updated], planned.columns)
     restore(transaction, [job.id for job in planned.restored], planned.columns)
     delete(transaction, planned.deleted)
