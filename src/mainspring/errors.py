@@ -38,6 +38,9 @@
     ├── WorkerStuck               a worker stopped because too many of its slots were stuck; see exit_when_stuck
     ├── ChangesLost               the change feed no longer has what came after this cursor
     ├── CopyFailed                a store could not be copied to another; run the copy again to continue it
+    ├── InvalidSignature          a received webhook is not signed with a known secret, or too old (also a ValueError)
+    ├── RequestRefused            an outgoing HTTP request is not allowed, such as one to a private network
+    ├── RequestFailed             an outgoing HTTP request got no answer, or one that says that it failed
     └── StoreError                the store could not do it
         ├── StoreUnavailable      the store cannot be reached for now; trying again later can help
         │   ├── StoreBusy         another process holds the database
@@ -215,6 +218,18 @@ class ChangesLost(MainspringError):
 
 class CopyFailed(MainspringError):
     """The store could not be copied."""
+
+
+class InvalidSignature(MainspringError, ValueError):
+    """A received webhook is not signed with a known secret, or is too old."""
+
+
+class RequestRefused(MainspringError):
+    """An outgoing HTTP request is not allowed. No retry helps."""
+
+
+class RequestFailed(MainspringError):
+    """An outgoing HTTP request failed."""
 
 
 class BatchNotFound(MainspringError, LookupError):

@@ -10,6 +10,7 @@ Each server is a small HTTP server on the loopback interface, on a thread of its
 asynchronous code, and for programs in other processes. To write another one, derive from `FakeServer`.
 """
 
+from mainspring.testing.fakes.endpoint import FakeEndpoint
 from mainspring.testing.fakes.halt import FakeHaltServer
 from mainspring.testing.fakes.http_server import Answer, FakeServer, Request
 from mainspring.testing.fakes.sentry import FakeSentry
@@ -18,6 +19,7 @@ from mainspring.testing.fakes.webhook import FakeWebhook
 
 __all__ = [
     "Answer",
+    "FakeEndpoint",
     "FakeHaltServer",
     "FakeSentry",
     "FakeServer",
