@@ -15,6 +15,7 @@ from mainspring.app import Mainspring
 from mainspring.errors import MainspringError
 from mainspring.log import get_log
 from mainspring.service import (
+    completion,
     enqueue,
     event_socket,
     event_stream,
@@ -23,14 +24,17 @@ from mainspring.service import (
     leases,
     openapi,
     orders,
+    secret_routes,
     system,
     token_routes,
 )
 from mainspring.service.guard import App, Guard
 from mainspring.service.live import Live
 from mainspring.service.problems import Problem, problem_of
+from mainspring.service.push import add_http_task
 from mainspring.service.requests import of_lines
 from mainspring.service.resources import ROUTERS
+from mainspring.service.secrets import DeliveryTokens, Secrets
 from mainspring.service.settings import ServiceSettings, load_settings
 from mainspring.service.tokens import Tokens
 
@@ -49,7 +53,8 @@ def make_service(app: Mainspring, settings: ServiceSettings | None = None, live:
     settings = settings or load_settings()
     tokens = Tokens(app.store)
     live = Live(app, tokens) if live is None else live
-    return Guard(make_api(app, tokens, settings, live), settings, tokens)
+    add_http_task(app, settings)
+    return Guard(make_api(app, tokens, settings, live), settings, tokens, DeliveryTokens(app.store))
 
 
 def make_api(app: Mainspring, tokens: Tokens, settings: ServiceSettings, live: Live) -> FastAPI:
@@ -60,6 +65,7 @@ def make_api(app: Mainspring, tokens: Tokens, settings: ServiceSettings, live: L
     api.state.tokens = tokens
     api.state.settings = settings
     api.state.live = live
+    api.state.secrets = Secrets(app.store)
     api.router.routes[:0] = [
         Route("/v1/jobs", enqueue.enqueue, methods=["POST"]),
         Route("/v1/jobs:bulk", enqueue.enqueue_bulk, methods=["POST"]),
@@ -68,7 +74,16 @@ def make_api(app: Mainspring, tokens: Tokens, settings: ServiceSettings, live: L
         Route("/v1/leases:leave", leases.leave, methods=["POST"]),
         WebSocketRoute("/v1/events/ws", event_socket.follow_by_socket),
     ]
-    own = (event_stream.router, jobs.router, system.router, orders.router, token_routes.router, health.router)
+    own = (
+        event_stream.router,
+        jobs.router,
+        completion.router,
+        system.router,
+        orders.router,
+        token_routes.router,
+        secret_routes.router,
+        health.router,
+    )
     for router in (*own, *ROUTERS):
         api.router.routes += router.routes  # `include_router` would make each route again for each application
     api.add_exception_handler(Problem, on_problem)

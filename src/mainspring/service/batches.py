@@ -9,7 +9,6 @@ from pydantic import Field, StrictBool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mainspring.app import Mainspring
 from mainspring.features.batches.rules import BatchState
 from mainspring.job import NewJob
 from mainspring.json_data import plain
@@ -89,16 +88,16 @@ class BatchCancelled(View):
 async def enqueue_batch(request: Request, body: BatchBody) -> Response:
     """Enqueue jobs that belong together. If one of them is invalid, none is enqueued."""
     app = app_of(request)
-    jobs = [await prepared(app, job) for job in body.jobs]
+    jobs = [await prepared(request, job) for job in body.jobs]
     follow_ups = {
-        name: await follow_up(app, getattr(body, name)) for name in ("on_success", "on_failure", "on_finished")
+        name: await follow_up(request, getattr(body, name)) for name in ("on_success", "on_failure", "on_finished")
     }
     batch = await app.batch(jobs, **follow_ups)
     return answer({"id": batch.id, "jobs": batch.jobs}, 201, location(request, f"/v1/batches/{batch.id}"))
 
 
-async def follow_up(app: Mainspring, body: NewJobBody | None) -> NewJob | None:
-    return None if body is None else await prepared(app, body)
+async def follow_up(request: Request, body: NewJobBody | None) -> NewJob | None:
+    return None if body is None else await prepared(request, body)
 
 
 @router.get("/batches", response_model=BatchPage, summary="List batches", **needs(Scope.READ))

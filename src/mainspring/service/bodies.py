@@ -23,6 +23,7 @@ from mainspring.job import Status
 from mainspring.json_text import conditions, key_and_value
 from mainspring.options import EnqueueOptions
 from mainspring.retry import Retry
+from mainspring.service.request_fields import Callback, Url
 from mainspring.service.tokens import Scope
 from mainspring.stores.protocol import Filter
 
@@ -122,6 +123,12 @@ class NewJobBody(Body):
     )
     headers: dict[Name, Text] | None = Field(default=None, max_length=50)
     start_by: Instant | None = Field(default=None, description="the job is dropped if it has not started by then")
+    callback: Url | Callback | None = Field(
+        default=None, description="a URL that gets a signed POST when the job has ended, in whatever way"
+    )
+    failure_callback: Url | Callback | None = Field(
+        default=None, description="gets it instead of `callback` if the job has not completed"
+    )
     allow_unknown: StrictBool = Field(
         default=False, description="enqueue without a check, even if no worker has published the task"
     )

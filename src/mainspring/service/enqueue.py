@@ -19,9 +19,10 @@ from mainspring.job import Inserted, NewJob
 from mainspring.names import check_name
 from mainspring.published.api import nearest
 from mainspring.service.bodies import BulkBody, NewJobBody
+from mainspring.service.callbacks import followed
 from mainspring.service.idempotency import Entry, IdempotencyKey, Line, Refusal, answered, enqueue_once
 from mainspring.service.problems import Problem, problem_of
-from mainspring.service.requests import answer, app_of, body_of, caller_of, location
+from mainspring.service.requests import answer, app_of, body_of, caller_of, location, secrets_of
 from mainspring.service.tokens import Scope
 
 MOST_NAMES = 20  # unknown ones of a bulk enqueue for which similar names are searched
@@ -35,11 +36,11 @@ async def enqueue(request: Request) -> Response:
     app, key = app_of(request), key_of(request, raw)
 
     async def check(each: NewJobBody) -> Line:
-        return await prepared(app, each)  # raises, so that a request that was refused can be corrected under its key
+        return await prepared(request, each)  # raises, so that a refused request can be corrected under its key
 
     entries: Sequence[Entry]
     if key is None:
-        entries, replayed = await app.runtime.pipeline.insert([await prepared(app, body)]), False
+        entries, replayed = await app.runtime.pipeline.insert([await prepared(request, body)]), False
     else:
         entries, replayed = await enqueue_once(app, key, [body], check)
     [entry] = entries
@@ -52,7 +53,7 @@ async def enqueue_bulk(request: Request) -> Response:
     caller_of(request).check(Scope.ENQUEUE)
     body, raw = await body_of(request, MANY)
     app, key = app_of(request), key_of(request, raw)
-    lines = Lines(app)
+    lines = Lines(request)
     if key is None:
         entries, replayed = await enqueue_lines(app, [await lines.check(each) for each in body.jobs]), False
     else:
@@ -85,15 +86,19 @@ def replay_header(replayed: bool) -> dict[str, str]:  # noqa: FBT001
     return {"idempotent-replayed": "true"} if replayed else {}
 
 
-async def prepared(app: Mainspring, body: NewJobBody) -> NewJob:
+async def prepared(request: Request, body: NewJobBody) -> NewJob:
     try:
-        return await prepare(app, body)
+        return await prepare(request, body)
     except UnknownTask as error:
         raise unknown(body.task, error.nearest) from None
 
 
-async def prepare(app: Mainspring, body: NewJobBody) -> NewJob:
-    return await app.prepare(body.task, body.payload, allow_unknown=body.allow_unknown, **body.options())
+async def prepare(request: Request, body: NewJobBody) -> NewJob:
+    app = app_of(request)
+    job = await app.prepare(body.task, body.payload, allow_unknown=body.allow_unknown, **body.options())
+    if body.callback is None and body.failure_callback is None:
+        return job
+    return await followed(app, secrets_of(request), job, body)
 
 
 def unknown(name: str, near: Sequence[str]) -> Problem:
@@ -105,8 +110,8 @@ def unknown(name: str, near: Sequence[str]) -> Problem:
 class Lines:
     """Checks the lines of a bulk enqueue. Tasks are listed for the first unknown one, and not again for each line."""
 
-    def __init__(self, app: Mainspring) -> None:
-        self._app = app
+    def __init__(self, request: Request) -> None:
+        self._request = request
         self._known: Sequence[str] | None = None  # all tasks, once they were listed
         self._nearest: dict[str, Sequence[str]] = {}  # to names that are unknown
 
@@ -115,16 +120,18 @@ class Lines:
         try:
             if self._is_unknown(check_name(body.task, "the name of a task")) and not body.allow_unknown:
                 return Refusal.of(unknown(body.task, self._nearest_to(body.task)))
-            return await prepare(self._app, body)
+            return await prepare(self._request, body)
         except UnknownTask as error:
             self._known, self._nearest[body.task] = error.known, error.nearest
             return Refusal.of(unknown(body.task, error.nearest))
+        except Problem as problem:
+            return Refusal.of(problem)
         except (InvalidPayload, ConfigurationError) as error:
             return Refusal.of(problem_of(error))
 
     def _is_unknown(self, name: str) -> bool:
         known = self._known
-        return known is not None and name not in known and name not in self._app.runtime.internal_tasks
+        return known is not None and name not in known and name not in app_of(self._request).runtime.internal_tasks
 
     def _nearest_to(self, name: str) -> Sequence[str]:
         if name not in self._nearest and len(self._nearest) < MOST_NAMES:

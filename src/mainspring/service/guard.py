@@ -5,11 +5,13 @@ This is plain ASGI: frameworks' own middleware classes would cost more than an e
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from starlette.requests import ClientDisconnect
@@ -17,6 +19,7 @@ from starlette.requests import ClientDisconnect
 from mainspring.errors import MainspringError
 from mainspring.log import get_log
 from mainspring.service.problems import Problem, problem_of
+from mainspring.service.secrets import PREFIX, DeliveryTokens
 from mainspring.service.settings import ServiceSettings
 from mainspring.service.tokens import Scope, Token, Tokens
 
@@ -30,6 +33,7 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
 """For everyone: probes have no token and name any host, and these paths say nothing but a state."""
 
+ENDS_A_JOB = re.compile(r"/v1/jobs/([0-9a-f-]{36}):(?:complete|fail)")
 BULK_FACTOR = 5  # the body of a bulk enqueue may be five times as large as others
 SECURITY_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -43,6 +47,7 @@ class Caller:
     """Who makes a request."""
 
     token: Token | None  # None: a program of this machine, without a token
+    request_number: int | None = None  # the receiver of a pushed job: the number of the request that it got
 
     @property
     def actor(self) -> str:
@@ -54,6 +59,9 @@ class Caller:
         return "" if self.token is None else self.token.id
 
     def check(self, scope: Scope) -> None:
+        """Refuse a caller without this scope. A receiver got past the guard to end its job, and needs no scope."""
+        if self.request_number is not None:
+            return
         if self.token is not None and not self.token.allows(scope):
             has = ", ".join(sorted(self.token.scopes))
             msg = f"this needs the scope {scope}; the token {self.token.name!r} has {has}"
@@ -63,9 +71,10 @@ class Caller:
 class Guard:
     """The outermost application."""
 
-    def __init__(self, app: App, settings: ServiceSettings, tokens: Tokens) -> None:
+    def __init__(self, app: App, settings: ServiceSettings, tokens: Tokens, delivery_tokens: DeliveryTokens) -> None:
         self._app = app
         self._tokens = tokens
+        self._delivery_tokens = delivery_tokens
         self._hosts = settings.hosts
         self._needs_tokens = settings.needs_tokens
         self._max_body = settings.max_body
@@ -140,10 +149,21 @@ class Guard:
             if self._needs_tokens:
                 raise Problem("unauthorized", "send a token: `Authorization: Bearer msk_…` (mainspring tokens create)")
             return Caller(None)
+        if text.strip().startswith(PREFIX):
+            return await self._receiver(request, text.strip())
         token = await self._tokens.find(text.strip()) if kind.lower() == "bearer" else None
         if token is None:
             raise Problem("unauthorized", "the token is wrong, revoked or expired")
         return Caller(token)
+
+    async def _receiver(self, request: Connection, text: str) -> Caller:
+        """Return the receiver of a pushed job, which may end this job and do nothing else."""
+        path = ENDS_A_JOB.fullmatch(request.path)
+        number = None if path is None else await self._delivery_tokens.number_of(text, path[1])
+        if path is None or number is None:
+            raise Problem("unauthorized", "the token is that of a delivery, and ends only the job of that delivery")
+        moment = datetime.fromtimestamp(0, UTC)
+        return Caller(Token(path[1], f"delivery of {path[1]}", frozenset(), moment, "service"), number)
 
 
 class Connection:

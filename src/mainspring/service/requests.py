@@ -15,6 +15,7 @@ from starlette.responses import Response
 from mainspring.app import Mainspring
 from mainspring.service.guard import Caller
 from mainspring.service.problems import Problem
+from mainspring.service.secrets import Secrets
 from mainspring.service.tokens import Scope
 
 T = TypeVar("T")
@@ -30,6 +31,11 @@ def app_of(request: Request) -> Mainspring:
 def caller_of(request: Request) -> Caller:
     caller: Caller = request.state.caller
     return caller
+
+
+def secrets_of(request: Request) -> Secrets:
+    secrets: Secrets = request.app.state.secrets
+    return secrets
 
 
 def needs(scope: Scope) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from pydantic_settings import (
 )
 
 from mainspring.errors import ConfigurationError
+from mainspring.outgoing.addresses import networks_of
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 DEFAULT_FILE = Path("mainspring.toml")
@@ -80,6 +81,10 @@ class ServiceSettings(BaseSettings):
         default=None,
         description="whether each request needs a token; by default only `serve` on loopback needs none",
     )
+    outgoing_allow: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="networks that jobs' requests may reach besides the public Internet, such as 10.1.0.0/16",
+    )
     max_body: int = Field(
         default=1_000_000,
         ge=1_000,
@@ -105,7 +110,7 @@ class ServiceSettings(BaseSettings):
         del dotenv_settings, file_secret_settings
         return init_settings, env_settings, NamesOfOthers(settings_cls), TomlConfigSettingsSource(settings_cls)
 
-    @field_validator("allowed_hosts", mode="before")
+    @field_validator("allowed_hosts", "outgoing_allow", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         """Take `a.example,b.example` from the environment, and a list from the file."""
@@ -114,6 +119,15 @@ class ServiceSettings(BaseSettings):
             if isinstance(value, str)
             else value
         )
+
+    @field_validator("outgoing_allow")
+    @classmethod
+    def _check_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            networks_of(value)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+        return value
 
     @field_validator("log_level", mode="before")
     @classmethod

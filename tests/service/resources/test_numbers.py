@@ -67,7 +67,7 @@ async def test_values_are_completed(app: Mainspring, client: Client) -> None:
     await fail(app, 1)
     assert (await client.get("/v1/complete/tag?prefix=bl"))["values"] == ["black", "blue"]
     assert (await client.get("/v1/complete/tag?limit=1"))["values"] == ["black"]
-    assert (await client.get("/v1/complete/task"))["values"] == ["greet"]
+    assert (await client.get("/v1/complete/task?prefix=g"))["values"] == ["greet"]
     assert (await client.get("/v1/complete/payload_key?task=greet"))["values"] == ["name"]
     assert (await client.get("/v1/complete/error_type"))["values"] == ["LookupError"]
     assert await client.problem("GET", "/v1/complete/colour") == (422, "invalid_request")
