@@ -39,6 +39,7 @@ from mainspring.options import (
     checked_for_task,
     queue_of,
 )
+from mainspring.published.remote import RemoteTask
 from mainspring.runtime import Runtime
 from mainspring.services import whoami
 from mainspring.stores.connect import store_of
@@ -339,15 +340,18 @@ class Mainspring:
         enqueue: Callable[[Enqueuer[..., Any]], Awaitable[T]],
     ) -> T:
         """Enqueue with the task of this name. If its description was read a while ago and refuses, read it again."""
-        if (own := self._own_task(name)) is not None:
-            return await enqueue(own.using(**options))
-        task = await self.published.task(name, allow_unknown=allow_unknown)
+        task = await self.find_task(name, allow_unknown=allow_unknown)
         try:
             return await enqueue(task.using(**options))
         except InvalidPayload:
-            if (newer := await self.published.refreshed(task)) is task:
+            if isinstance(task, Task) or (newer := await self.published.refreshed(task)) is task:
                 raise
         return await enqueue(newer.using(**options))
+
+    async def find_task(self, name: str, *, allow_unknown: bool = False) -> Task[..., Any, Any] | RemoteTask:
+        """Return the task of this name: that of this program, or else what workers have published of it."""
+        own = self._own_task(name)
+        return await self.published.task(name, allow_unknown=allow_unknown) if own is None else own
 
     def _by_name_sync(
         self,

@@ -1,4 +1,4 @@
-"""Job ids and versions of documents.
+"""Ids of jobs and requests, and versions of documents.
 
 Job ids are UUIDv7. The client makes them, so that it can repeat an insert after an ambiguous failure. Versions of
 documents only have to differ, so they are shorter and take a quarter of the time to make.
@@ -33,6 +33,11 @@ def new_id() -> str:
         0x8000 | tail >> 48,
         tail & 0xFFFF_FFFF_FFFF,
     )
+
+
+def new_request_id() -> str:
+    """Return 16 hexadecimal digits that no other request has had, as far as chance can tell. They are no secret."""
+    return f"{_random.getrandbits(64):016x}"
 
 
 def new_version() -> str:

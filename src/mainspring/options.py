@@ -151,6 +151,8 @@ OF_TASK_ONLY = frozenset(TaskOptions.__annotations__) - frozenset(JobOptions.__a
 def checked(given: Mapping[str, Any]) -> EnqueueOptions:
     """Return the options without those that are None. Raise ConfigurationError if one is wrong."""
     options: EnqueueOptions = {name: value for name, value in given.items() if value is not None}  # type: ignore[assignment] # the caller's signature declares their types
+    if not options:  # as for most enqueues
+        return options
     if unknown := options.keys() - ENQUEUE_OPTIONS:
         raise ConfigurationError(problem_of_unknown(min(unknown)))
     if "tags" in options:

@@ -177,6 +177,8 @@ class Task(Generic[P, R, C]):
     def using(self, **options: Unpack[EnqueueOptions]) -> Enqueuer[P, R]:
         """Return the task with options for the next enqueue; they never mix with its arguments."""
         given = checked(options)
+        if not given:
+            return self._enqueuer
         self.check(given)
         if "steps" in given:
             self._check_plan()
@@ -323,6 +325,8 @@ class Enqueuer(Generic[P, R]):
 
     def prepare_data(self, payload: Any) -> NewJob:
         """Prepare a job whose payload is given as `job.payload` shows it, as `app.prepare` does."""
+        if not self._shared.middleware.enqueues and self._newest_under is None:  # as below, in fewer steps
+            return self._from_data(payload, None)
         return self._prepare_by(lambda call: self._from_data(payload, call))
 
     def _prepare_by(self, make: Callable[[EnqueueCall | None], NewJob]) -> NewJob:

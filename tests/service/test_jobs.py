@@ -129,6 +129,21 @@ async def test_a_body_that_is_not_marked_as_json_is_refused_with_the_remedy(clie
     assert (await client.post("/v1/jobs", ADA, content_type=content_type)).status == 201  # it takes only JSON
 
 
+async def test_only_lines_that_allow_it_enqueue_an_unknown_task(client: Client) -> None:
+    allowed = {"task": "new", "allow_unknown": True}
+    results = (await client.post("/v1/jobs:bulk", {"jobs": [allowed, {"task": "new"}, allowed]})).data["results"]
+    assert [line["created"] for line in results] == [True, False, True]
+    assert results[1]["error"]["code"] == "unknown_task"
+
+
+async def test_each_line_of_a_bulk_enqueue_is_checked(app: Mainspring, client: Client) -> None:
+    lines = [ADA, {"task": "welcome", "payload": {"guests": 2}}, ADA | {"priority": "high"}, ADA]
+    results = (await client.post("/v1/jobs:bulk", {"jobs": lines})).data["results"]
+    assert [line["created"] for line in results] == [True, False, True, True]
+    assert results[1]["error"]["code"] == "invalid_payload"
+    assert [(await app.jobs.get(results[n]["id"])).priority.name for n in (0, 2, 3)] == ["NORMAL", "HIGH", "NORMAL"]
+
+
 async def test_a_bulk_enqueue_reports_what_is_wrong_and_enqueues_the_rest(app: Mainspring, client: Client) -> None:
     answer = await client.post("/v1/jobs:bulk", {"jobs": [ADA, {"task": "wellcome"}, ADA]})
     assert answer.status == 200

@@ -9,6 +9,7 @@ import os
 import random
 import re
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import aiohttp
 import pytest
 
 from mainspring import Mainspring
+from mainspring.service.program import listen
 from tests.service.serving import Client
 
 PATIENCE = 60.0  # seconds; only a failing test waits this long
@@ -99,6 +101,19 @@ async def test_a_service_without_a_worker_runs_nothing(tmp_path: Path) -> None:
         assert (await service.client.get("/v1/workers")).data == {"workers": []}
         assert (await service.client.get(f"/v1/jobs/{job_id}")).data["status"] == "pending"
         assert await service.end(signal.SIGINT) == 0
+
+
+async def test_answers_are_sent_without_delay() -> None:
+    delays = asyncio.get_running_loop().create_future()
+
+    def accepted(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        delays.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    async with await asyncio.start_server(accepted, sock=listen("127.0.0.1", 0)) as server:
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        assert await delays
+        writer.close()
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ class RemoteTask:
         self.plan = StepPlan(dict.fromkeys(() if description is None else description.steps))
         self.payload = RemotePayload(name, description)
         self._defaults: Defaults = shared.defaults if description is None else defaults_of(description.defaults)
+        self._enqueuer: Enqueuer[..., Any] = Enqueuer(self, {})
 
     def __repr__(self) -> str:
         return f"<RemoteTask {self.name}>"
@@ -48,6 +49,8 @@ class RemoteTask:
     def using(self, **options: Unpack[EnqueueOptions]) -> Enqueuer[..., Any]:
         """Return the task with options for the next enqueue."""
         given = checked(options)
+        if not given:
+            return self._enqueuer
         self.check(given)
         return Enqueuer(self, given)
 

@@ -96,6 +96,9 @@ class RetryPolicy(Body):
         return retry if self.jitter_share is None else replace(retry, jitter_share=self.jitter_share)
 
 
+NOT_OPTIONS = frozenset({"task", "payload", "allow_unknown"})  # of a new job
+
+
 class NewJobBody(Body):
     """A job to enqueue."""
 
@@ -133,8 +136,15 @@ class NewJobBody(Body):
         default=False, description="enqueue without a check, even if no worker has published the task"
     )
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has no options."""
+        return self.model_fields_set <= NOT_OPTIONS
+
     def options(self) -> EnqueueOptions:
         """Return the options as `app.enqueue` takes them."""
+        if self.is_plain:
+            return {}
         target = None if self.target is None else (self.target.type, self.target.id)
         retry = None if self.retry is None else self.retry.to_retry()
         return {

@@ -7,6 +7,7 @@ entries in the OpenAPI document are made from the same models (openapi.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -24,6 +25,7 @@ from mainspring.service.idempotency import Entry, IdempotencyKey, Line, Refusal,
 from mainspring.service.problems import Problem, problem_of
 from mainspring.service.requests import answer, app_of, body_of, caller_of, location, secrets_of
 from mainspring.service.tokens import Scope
+from mainspring.task import Enqueuer
 
 MOST_NAMES = 20  # unknown ones of a bulk enqueue for which similar names are searched
 ONE: TypeAdapter[NewJobBody] = TypeAdapter(NewJobBody)
@@ -79,6 +81,8 @@ def result_of(entry: Entry) -> dict[str, Any]:
 
 def key_of(request: Request, raw: bytes) -> IdempotencyKey | None:
     header = request.headers.get("idempotency-key")
+    if header is None:
+        return None
     return IdempotencyKey.of(header, caller=caller_of(request).id, route=request.url.path, body=raw)
 
 
@@ -112,15 +116,22 @@ class Lines:
 
     def __init__(self, request: Request) -> None:
         self._request = request
+        self._plain: dict[str, Enqueuer[..., Any]] = {}  # tasks of which jobs without options were enqueued
         self._known: Sequence[str] | None = None  # all tasks, once they were listed
         self._nearest: dict[str, Sequence[str]] = {}  # to names that are unknown
 
     async def check(self, body: NewJobBody) -> Line:
         """Return the job of a line, or why it has none."""
         try:
-            if self._is_unknown(check_name(body.task, "the name of a task")) and not body.allow_unknown:
+            if body.is_plain and (task := self._plain.get(body.task)) is not None:  # as in most bulk enqueues
+                with suppress(InvalidPayload):  # it may fit what is published by now
+                    return task.prepare_data({} if body.payload is None else body.payload)
+            if self._is_unknown(body.task) and not body.allow_unknown:
                 return Refusal.of(unknown(body.task, self._nearest_to(body.task)))
-            return await prepare(self._request, body)
+            line = await prepare(self._request, body)
+            if body.is_plain and not body.allow_unknown:
+                self._plain[body.task] = (await app_of(self._request).find_task(body.task)).using()
+            return line
         except UnknownTask as error:
             self._known, self._nearest[body.task] = error.known, error.nearest
             return Refusal.of(unknown(body.task, error.nearest))
@@ -130,8 +141,10 @@ class Lines:
             return Refusal.of(problem_of(error))
 
     def _is_unknown(self, name: str) -> bool:
-        known = self._known
-        return known is not None and name not in known and name not in app_of(self._request).runtime.internal_tasks
+        if self._known is None:
+            return False
+        check_name(name, "the name of a task")
+        return name not in self._known and name not in app_of(self._request).runtime.internal_tasks
 
     def _nearest_to(self, name: str) -> Sequence[str]:
         if name not in self._nearest and len(self._nearest) < MOST_NAMES:

@@ -6,7 +6,6 @@ This is plain ASGI: frameworks' own middleware classes would cost more than an e
 from __future__ import annotations
 
 import re
-import secrets
 import time
 import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -17,6 +16,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 
 from mainspring.errors import MainspringError
+from mainspring.ids import new_request_id
 from mainspring.log import get_log
 from mainspring.service.problems import Problem, problem_of
 from mainspring.service.secrets import PREFIX, DeliveryTokens
@@ -170,7 +170,7 @@ class Connection:
     """What a request and a WebSocket have in common."""
 
     def __init__(self, scope: MutableMapping[str, Any]) -> None:
-        self.id = secrets.token_hex(8)
+        self.id = new_request_id()
         self.path: str = scope["path"].removeprefix(scope.get("root_path", ""))  # without where the service is mounted
         self._scope = scope
         scope.setdefault("state", {})["request_id"] = self.id

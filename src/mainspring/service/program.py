@@ -115,11 +115,16 @@ class Service:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Bind the socket before anything else starts, so that a port in use is one clear error."""
+    """Bind the socket before anything else starts, so that a port in use is one clear error.
+
+    Its protocol is named: asyncio sends small packets without delay (TCP_NODELAY) only if it knows that this is TCP.
+    With the delay, each request on a connection that was used before takes 40 ms longer.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        unnamed = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         msg = f"cannot listen on {host}:{port}: {why}; choose another address with --host and --port"
         raise ConfigurationError(msg) from error
+    return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=unnamed.detach())
