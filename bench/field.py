@@ -36,6 +36,7 @@ FIELDS = {
             gigabytes=12,
             served=True,
         ),
+        Field("http", "HTTP", plan.HTTP, (), goal.HTTP, minutes=14, gigabytes=1),
         Field("occasions", "Occasions", plan.OCCASIONS, (), goal.OCCASIONS, minutes=3, gigabytes=1),
     )
 }

@@ -130,6 +130,17 @@ SQLITE = [
     *LIMITS,
 ]
 
+HTTP = [
+    Goal(
+        "enqueue by HTTP, 16 connections, of an empty route", _ratio("http-16", FLOOR, scale=100), least=60, unit=" %"
+    ),
+    Goal(
+        "enqueue by HTTP, 64 connections, of an empty route", _ratio("http-64", FLOOR, scale=100), least=60, unit=" %"
+    ),
+    Goal("bulk enqueue by HTTP, of the library's", _share("http-bulk", "enqueue-bulk"), least=50, unit=" %"),
+    Goal("growth of memory in ten minutes, 200 live clients", _figure("live-memory", "growth"), below=5, unit=" %"),
+]
+
 OCCASIONS = [
     Goal("people imported from a CSV file", _figure("import", "rate"), least=15_000, unit="/s"),
     Goal("occasions fired, of 50 k people at one instant", _figure("burst", "rate"), least=10_000, unit="/s"),

@@ -23,9 +23,9 @@ PAGE = """\
 
 # Benchmarks
 
-This page compares Mainspring with its peers on one machine, on [SQLite](#sqlite) and on [PostgreSQL](#postgresql). Each
-peer has the best settings that its documentation gives. The [occasions](#occasions) of people have no peers; they are
-compared with bare SQL.
+This page compares Mainspring with its peers on one machine, on [SQLite](#sqlite), on [PostgreSQL](#postgresql) and by
+[HTTP](#http). Each peer has the best settings that its documentation gives. The [occasions](#occasions) of people have
+no peers; they are compared with bare SQL.
 
 Every figure is the median of its rounds. Round brackets hold the lowest and the highest round. Square brackets say how
 many times better Mainspring is (below 1: worse), as the median of the ratios of all rounds. In each round the peers
@@ -70,6 +70,12 @@ shown as not measured.
 - **burst** (occasions): all of them have their birthday at nine o'clock in one time zone, and an idle worker waits
   for it. From that instant until the last job was made (*fired*), and until the same worker has started the last of
   these jobs (*run*). The bare statements make the same rows and run no jobs.
+- **enqueue by HTTP**: jobs per second, and the time of a request, for 1, 16 and 64 connections that each wait for one
+  answer before the next request. The load comes from a process of its own. Beside it: an empty route of the same
+  framework and server, and a FastAPI application that enqueues with Celery.
+- **bulk enqueue by HTTP**: 1000 jobs per request, one request at a time; beside the library's own bulk call.
+- **memory of the service**: `mainspring serve` enqueues and runs 20 jobs per second for ten minutes while 200 clients
+  follow all events. Its growth is that of the last minute over the second one.
 - **claim** (SQLite): one call of the store's claim, its commit included, in a process that does nothing else.
 
 {sections}
@@ -138,6 +144,9 @@ nothing else. Before a backlog of due jobs it is the rate of the first 40 k jobs
 it is a drain of 40 k jobs.""",
 }
 GROUND = {
+    "http": """\
+All servers are uvicorn with the settings of `mainspring serve`, one process each, on the loopback address. The store is
+a SQLite file on the file system of the project; the server of Redis is started for the run.""",
     "occasions": "Both stores are SQLite files on the file system of the project.",
     "sqlite": "All stores are files on the file system of the project, none in memory.",
     "postgres": """\

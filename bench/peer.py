@@ -138,6 +138,18 @@ class Peer(ABC):
         """The Unix time at which the last job of an occasion was made."""
         self.cannot("occasions")
 
+    def server(self, port: int, *, worker: bool) -> list[str]:
+        """The command of a web server on this port that enqueues a job at `POST /v1/jobs`; it may run jobs too."""
+        self.cannot("web server")
+
+    def job(self, number: int) -> bytes:
+        """The body of a request that enqueues one job."""
+        self.cannot("web server")
+
+    def bulk(self, batch: int) -> bytes:
+        """The body of a request that enqueues many jobs."""
+        self.cannot("bulk enqueue by HTTP")
+
     @abstractmethod
     async def settled(self) -> bool:
         """Whether every job that was due has been finished and acked."""

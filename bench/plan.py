@@ -193,6 +193,25 @@ OCCASIONS: list[Case] = [
 ]
 
 
+# -- HTTP: a service on SQLite, beside an empty route and another queue behind the same framework --------------
+HTTP: list[Case] = [
+    *(
+        Case(f"http-{connections}", "http_enqueue", {"seconds": 4, "connections": connections}, {"seconds": 1})
+        for connections in (1, 16, 64)
+    ),
+    Case("http-bulk", "http_bulk", {"seconds": 4, "batch": 1000}, {"seconds": 1}, peers=("mainspring",)),
+    Case("enqueue-bulk", "enqueue_in_bulk", {"seconds": 4, "batch": 1000}, {"seconds": 1}, peers=("mainspring",)),
+    Case(
+        "live-memory",
+        "live_memory",
+        {"seconds": 600, "clients": 200},
+        {"seconds": 20},
+        rounds=1,
+        peers=("mainspring",),
+    ),
+]
+
+
 def choose(plan: Sequence[Case], names: Sequence[str]) -> list[Case]:
     """The cases that these names or patterns match; all if there are none."""
     return [case for case in plan if not names or any(fnmatch(case.name, name) for name in names)]

@@ -56,6 +56,18 @@ LINES = [
     Line("fair: the same with 10 k keys", "fair-10k", "worst", compared=False),
     Line("fair drain, 10 keys, jobs/s", "fair-drain-10", "rate"),
     Line("fair drain, 10 k keys, jobs/s", "fair-drain-10k", "rate"),
+    *(
+        line
+        for connections in (1, 16, 64)
+        for line in (
+            Line(f"enqueue by HTTP, {connections} connections, jobs/s", f"http-{connections}", "rate"),
+            Line("the same, p50, ms", f"http-{connections}", "p50", more_is_better=False),
+            Line("the same, p99, ms", f"http-{connections}", "p99", more_is_better=False),
+        )
+    ),
+    Line("bulk enqueue by HTTP, 1000 jobs per request, jobs/s", "http-bulk", "rate"),
+    Line("memory of the service after ten minutes, MB", "live-memory", "megabytes", compared=False),
+    Line("growth of it, %", "live-memory", "growth", compared=False),
     Line("import of people from a CSV file, people/s", "import", "rate"),
     Line("burst: 50 k people at one instant, fired/s", "burst", "rate"),
     Line("burst: jobs of it that have run, jobs/s", "burst", "ran", compared=False),
