@@ -143,21 +143,7 @@ async def test_jobs_that_come_later_are_left_alone(app: Mainspring, clock: Manua
 
 async def test_a_step_that_was_cut_off_is_repeated_without_repeating_work(app: Mainspring, clock: ManualClock) -> None:
     change = await app.bulk.start("cancel", ALL, pace=500)
-    store: Any = app.store
-    write, writes = store.write, 0
-
-    async def dies(bundles: Any) -> Any:
-        nonlocal writes
-        writes += 1
-        if writes == 2:  # after the page was changed, before the document says so
-            msg = "killed"
-            raise StoreUnavailable(msg)
-        return await write(bundles)
-
-    store.write = dies
-    with pytest.raises(StoreUnavailable):
-        await step(app)
-    store.write = write
+    await step_that_is_cut_off(app)
     assert await pending(app) == JOBS - 500
     await step(app)
     assert await pending(app) == JOBS - 500, "another process would have to wait for the lease of the step"
@@ -166,7 +152,39 @@ async def test_a_step_that_was_cut_off_is_repeated_without_repeating_work(app: M
         clock.advance(1)
         await step(app)
     done = await app.bulk.get(change.id)
-    assert (done.state, done.changed, await pending(app)) == (BulkState.DONE, JOBS, 0)
+    assert (done.state, done.changed, done.looked_at, await pending(app)) == (BulkState.DONE, JOBS, JOBS, 0)
+
+
+async def test_a_canary_that_was_cut_off_changes_no_more_jobs(app: Mainspring, clock: ManualClock) -> None:
+    change = await app.bulk.start("cancel", ALL, canary=7)
+    await step_that_is_cut_off(app)
+    clock.advance(STEP_LEASE / 1000)
+    await step(app)
+    waiting = await app.bulk.get(change.id)
+    assert (waiting.state, waiting.changed, await pending(app)) == (BulkState.WAITING, 7, JOBS - 7)
+    await app.bulk.go_on(change.id)
+    await step(app)
+    done = await app.bulk.get(change.id)
+    assert (done.state, done.changed, done.looked_at, await pending(app)) == (BulkState.DONE, JOBS, JOBS, 0)
+
+
+async def step_that_is_cut_off(app: Mainspring) -> None:
+    """Do what a process leaves that dies after a page was changed, before the document says so."""
+    store: Any = app.store
+    write, writes = store.write, 0
+
+    async def dies(bundles: Any) -> Any:
+        nonlocal writes
+        writes += 1
+        if writes == 2:
+            msg = "killed"
+            raise StoreUnavailable(msg)
+        return await write(bundles)
+
+    store.write = dies
+    with pytest.raises(StoreUnavailable):
+        await step(app)
+    store.write = write
 
 
 async def test_two_workers_do_not_do_the_same_step(app: Mainspring) -> None:

@@ -21,7 +21,7 @@ from mainspring.errors import BulkNotFound, ConfigurationError, CountMoved, Ille
 from mainspring.ids import new_id
 from mainspring.services import Services, whoami
 from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Listing, Note, Write
-from mainspring.stores.protocol import Action, AuditFilter, Filter
+from mainspring.stores.protocol import Action, AuditFilter, Filter, Store
 
 ActionName = Literal["cancel", "retry", "delete"]
 KEEP = 30 * 86_400_000  # milliseconds for which an ended bulk change stays readable
@@ -83,7 +83,7 @@ class Bulk:
         """Return bulk changes, newest first."""
         after = None if cursor is None else ("", cursor)
         found = await self._services.store.browse(Listing(COLLECTION, "", after, limit + 1, backwards=True))
-        changes = [await self._counted(from_data(document.data)) for document in found[:limit]]
+        changes = [await counted(self._services.store, from_data(document.data)) for document in found[:limit]]
         return BulkPage(changes, changes[-1].id if len(found) > limit else None)
 
     async def cancel(self, bulk_id: str, *, reason: str = "", actor: str | None = None) -> BulkChange:
@@ -125,13 +125,7 @@ class Bulk:
         if not found:
             msg = f"there is no bulk change {bulk_id}; ended ones are kept for 30 days"
             raise BulkNotFound(msg)
-        return await self._counted(from_data(found[0].data)), found[0]
-
-    async def _counted(self, change: BulkChange) -> BulkChange:
-        """Return it with the number of changed jobs. The audit log has it, written together with each page."""
-        where = AuditFilter(operation=change.id, action=change.action.value)
-        entries = await self._services.store.audit(where, limit=1)
-        return replace(change, changed=sum(entry.count for entry in entries))
+        return await counted(self._services.store, from_data(found[0].data)), found[0]
 
     async def _write(self, change: BulkChange, version: str, note: Note) -> bool:
         now = self._services.store.clock.now()
@@ -150,6 +144,16 @@ class Bulk:
         }
         detail = {"action": change.action.value, "filter": where, "jobs": change.total}
         return Note(By(actor, reason, change.id), action, detail)
+
+
+async def counted(store: Store, change: BulkChange) -> BulkChange:
+    """Return it with the number of changed jobs. The audit log has it, written together with each page.
+
+    A process that died after a page has changed jobs that it could not note in `looked_at`.
+    """
+    entries = await store.audit(AuditFilter(operation=change.id, action=change.action.value), limit=1)
+    changed = sum(entry.count for entry in entries)
+    return replace(change, changed=changed, looked_at=max(change.looked_at, changed + change.conflicts))
 
 
 def action_of(name: str) -> Action:

@@ -70,6 +70,10 @@ class BulkChange:
         return Key(COLLECTION, "", self.id)
 
     @property
+    def canary_is_over(self) -> bool:
+        return self.state is BulkState.CANARY and self.looked_at >= (self.canary or 0)
+
+    @property
     def page_size(self) -> int:
         """Return how many jobs the next step changes."""
         if self.state is BulkState.CANARY and self.canary is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mainspring.bulk.api import KEEP
+from mainspring.bulk.api import KEEP, counted
 from mainspring.bulk.change import COLLECTION, BulkChange, BulkState, at, from_data, to_data
 from mainspring.clock import Millis
 from mainspring.errors import MainspringError, StoreUnavailable
@@ -40,11 +40,14 @@ class BulkTimer(Timer):
             change = from_data(document.data)
             taken = Write(document.key, document.data, expected=document.version, due_at=now + STEP_LEASE)
             if await self._written(taken):
-                await self._step(change, taken.version)
+                await self._step(await counted(self._services.store, change), taken.version)
         return None
 
     async def _step(self, change: BulkChange, version: str) -> None:
         """Change one page of jobs, and write how far it is."""
+        if change.canary_is_over:  # the process died that has changed its last job
+            await self._wait(change, version)
+            return
         try:
             page = await self._change_page(change)
         except StoreUnavailable:
@@ -62,8 +65,8 @@ class BulkTimer(Timer):
         )
         if page.cursor is None:
             await self._finish(replace(change, state=BulkState.DONE), version)
-        elif change.state is BulkState.CANARY and change.looked_at >= (change.canary or 0):
-            await self._written(self._write(replace(change, state=BulkState.WAITING), version, due_at=None))
+        elif change.canary_is_over:
+            await self._wait(change, version)
         else:
             due_at = self._services.store.clock.now() + change.pause_after(number)
             await self._written(self._write(change, version, due_at=due_at))
@@ -75,6 +78,10 @@ class BulkTimer(Timer):
         )
         await self._jobs.follow(change.action, page, by)
         return page
+
+    async def _wait(self, change: BulkChange, version: str) -> None:
+        """Write that it waits for `go_on`."""
+        await self._written(self._write(replace(change, state=BulkState.WAITING), version, due_at=None))
 
     async def _finish(self, change: BulkChange, version: str) -> None:
         now = self._services.store.clock.now()
