@@ -209,6 +209,15 @@ async def test_errors_are_reported_as_printed(tmp_path: Path, monkeypatch: pytes
     scope.set_tag.assert_any_call("task", "fail")
 
 
+async def test_an_application_is_traced_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = example("tracing.md", "traced.py")
+    async with manual(names["app"]) as kit:
+        handle = await names["welcome"].enqueue("Ada")
+        await kit.drain(raise_errors=True)
+        assert await handle.result() == "Welcome, Ada!"
+
+
 def test_each_run_has_its_session_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with closing(sqlite3.connect("shop.db")) as shop:

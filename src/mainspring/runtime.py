@@ -36,6 +36,7 @@ from mainspring.health import Contact
 from mainspring.jobs import Jobs
 from mainspring.live_settings import LiveSettings
 from mainspring.middleware import Middleware
+from mainspring.observer import Observers
 from mainspring.options import DefaultOptions, Defaults
 from mainspring.pipeline import Pipeline
 from mainspring.services import Services
@@ -72,6 +73,7 @@ class Runtime:
         self.contact = Contact(services.store.url, services.bus)
         self.jobs = Jobs(services)
         self.middleware = Middleware()
+        self.observers = Observers()
         self.defaults = Defaults(defaults)
         self.breakers = Breakers(services)
         self.batches = Batches(services, self.pipeline, self.jobs.cancel_where)

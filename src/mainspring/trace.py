@@ -8,7 +8,7 @@ passed on: a job that a handler enqueues belongs to the trace of the handler's o
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from mainspring.job import Claim, FreshJobs, NewJob
@@ -20,6 +20,7 @@ MAX_TRACE_CHARS = 16_384  # names and values together; the W3C asks for 8,192 of
 NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,100}")  # of an HTTP header
 VALUE = re.compile(r"[\t -~]*")  # of an HTTP header
 TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?P<more>-.*)?")
+TRACE_HEADERS = frozenset({b"traceparent", b"tracestate", b"baggage", b"sentry-trace"})  # that a request may have
 EXAMPLE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
@@ -43,6 +44,19 @@ def problem_of_header(name: Any, value: Any) -> str | None:
     if name == "traceparent" and not is_traceparent(value):
         return f"trace: traceparent is {value!r:.100}; give it in the form of the W3C, such as {EXAMPLE}"
     return None
+
+
+def trace_of_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return the trace context among the headers of an HTTP request. What is not valid is ignored, as the W3C asks."""
+    found: dict[str, str] = {}
+    for name, value in headers:
+        if name in TRACE_HEADERS:
+            text = value.decode("latin-1").strip()
+            if problem_of_header(key := name.decode(), text) is None and key not in found:
+                found[key] = text
+    if "traceparent" not in found:
+        found.pop("tracestate", None)  # it says nothing alone
+    return found if not found or problem_of_trace(found) is None else {}
 
 
 def is_traceparent(value: str) -> bool:
@@ -71,6 +85,12 @@ def in_trace_of(claim: Claim, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
         return jobs
     traced = [with_trace(job, trace) for job in jobs]
     return FreshJobs(traced) if isinstance(jobs, FreshJobs) else traced
+
+
+def join_baggage(first: str, second: str) -> str:
+    """Return the members of two `baggage` headers; of two with the same name, the second one."""
+    members = [part.strip() for part in f"{first},{second}".split(",") if part.strip()]
+    return ",".join({member.partition("=")[0].strip(): member for member in members}.values())
 
 
 def with_trace(job: NewJob, trace: Mapping[str, str]) -> NewJob:

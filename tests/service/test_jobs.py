@@ -12,6 +12,7 @@ from mainspring.errors import ConfigurationError, InvalidCursor
 from mainspring.features.batches.api import TASK
 from mainspring.service.enqueue import MOST_NAMES
 from mainspring.service.problems import KINDS, problem_of
+from mainspring.trace import EXAMPLE
 from tests.service.serving import Client
 
 ADA = {"task": "welcome", "payload": {"guest": "Ada"}}
@@ -44,6 +45,32 @@ async def test_a_job_is_enqueued_run_and_shown(app: Mainspring, client: Client) 
     job = shown.data
     assert (job["task"], job["queue"], job["status"], job["result"]) == ("welcome", "mail", "completed", "welcome, Ada")
     assert "options" not in job
+
+
+async def test_a_job_joins_the_trace_of_the_request(app: Mainspring, client: Client) -> None:
+    given = {
+        "traceparent": EXAMPLE,
+        "tracestate": "vendor=1",
+        "baggage": "tenant=7",
+        "sentry-trace": "771a43a4192642f0",
+    }
+    one = await client.post("/v1/jobs", ADA, **given)
+    many = await client.post("/v1/jobs:bulk", {"jobs": [ADA]}, **given)
+    keyed = await client.post("/v1/jobs", ADA, idempotency_key="k1", **given)
+    for job_id in (one.data["id"], many.data["results"][0]["id"], keyed.data["id"]):
+        assert (await app.jobs.get(job_id)).trace == given
+    claimed = (await client.post("/v1/leases", {"worker": "far"})).data["jobs"]
+    assert claimed[0]["trace"] == given
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"traceparent": "00-0-0-0"}, {"tracestate": "vendor=1"}, {"baggage": "x" * 16_000, "traceparent": EXAMPLE * 9}],
+)
+async def test_a_trace_that_is_not_valid_is_ignored(app: Mainspring, client: Client, headers: dict[str, str]) -> None:
+    answer = await client.post("/v1/jobs", ADA, **headers)
+    assert answer.status == 201
+    assert "traceparent" not in (await app.jobs.get(answer.data["id"])).trace
 
 
 async def test_every_option_of_a_job_arrives(app: Mainspring, client: Client) -> None:

@@ -309,7 +309,7 @@ def perform(
     name: str, payload: str, module: str = "tests.worker.children", *, may_start: bool = True
 ) -> dict[str, Any]:
     claim = asdict(claim_of(task=name, payload=payload))
-    order = {"module": module, "name": name, "claim": claim, "worker": "w", "middleware": []}
+    order = {"module": module, "name": name, "claim": claim, "worker": "w", "middleware": [], "observers": []}
     pipe: Any = Pipe()
     inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     inbox.put({"start": may_start})  # the parent's answer, when the child is ready

@@ -72,8 +72,11 @@ def run_service(args: Namespace, terminal: Terminal) -> int:
     as_json = args.log_format == "json" or (terminal.json and args.log_format is None)
     logs.set_up(settings.log_level, as_json=as_json, final=True)
     from mainspring.service.program import Service
+    from mainspring.telemetry import turn_on
 
-    return Service(application_of(settings), settings).run()
+    app = application_of(settings)
+    turn_on(app, otel=settings.otel)
+    return Service(app, settings).run()
 
 
 def application_of(settings: ServiceSettings) -> Mainspring:

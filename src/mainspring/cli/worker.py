@@ -99,9 +99,11 @@ def run_worker(args: Namespace, terminal: Terminal) -> int:
 
 
 def work(args: Namespace, path: str) -> int:
+    from mainspring.telemetry import turn_on_by_environment
     from mainspring.worker import Worker, WorkerSettings
 
     app = load(path)
+    turn_on_by_environment(app)
     return Worker(app, WorkerSettings(**make_settings(args))).run()
 
 

@@ -32,6 +32,7 @@ from mainspring.log import get_log
 from mainspring.names import check_names
 from mainspring.runtime import Runtime
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Filter, Halt, WorkerInfo
+from mainspring.trace import trace_of
 from mainspring.worker.intake import wants
 from mainspring.worker.run import Stop
 from mainspring.worker.settings import Queues, subscriptions
@@ -270,7 +271,10 @@ class Leases:
             ended += admission.halted(runs, await self._all_halts(), now)
         await self._reporter.write(lessee.id, ended)
         gone = {run.claim.id for run, _ in ended}
-        return [lease_of(run.claim, lessee, now) for run in runs if run.claim.id not in gone], 0.0
+        leased = [run.claim for run in runs if run.claim.id not in gone]
+        if leased and self._runtime.observers:
+            await self._runtime.observers.leased(leased)
+        return [lease_of(claim, lessee, now) for claim in leased], 0.0
 
     async def _claim_due(self, lessee: Lessee, limit: int) -> Claims:
         """Claim due jobs; a crash suspect only for a lessee that holds nothing which the suspect could take along."""
@@ -403,6 +407,7 @@ def lease_of(claim: Claim, lessee: Lessee, claimed_at: int) -> Lease:
         target=claim.target,
         tags=claim.tags,
         dedupe_key=claim.dedupe_key,
+        trace=trace_of(claim.options),
         _lessee=lessee,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -49,6 +49,7 @@ class Lease:
     target: tuple[str, str] | None = None
     tags: tuple[str, ...] = ()
     dedupe_key: str | None = None
+    trace: Mapping[str, str] = field(default_factory=dict)  # its trace context, such as `traceparent`
     _lessee: Lessee | None = field(default=None, repr=False, compare=False)
 
     def to_data(self) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from mainspring.service.problems import Problem, problem_of
 from mainspring.service.requests import answer, app_of, body_of, caller_of, location, secrets_of
 from mainspring.service.tokens import Scope
 from mainspring.task import Enqueuer
+from mainspring.trace import trace_of_headers
 
 MOST_NAMES = 20  # unknown ones of a bulk enqueue for which similar names are searched
 ONE: TypeAdapter[NewJobBody] = TypeAdapter(NewJobBody)
@@ -90,16 +91,19 @@ def replay_header(replayed: bool) -> dict[str, str]:  # noqa: FBT001
     return {"idempotent-replayed": "true"} if replayed else {}
 
 
-async def prepared(request: Request, body: NewJobBody) -> NewJob:
+async def prepared(request: Request, body: NewJobBody, *, traced: bool = True) -> NewJob:
+    """Return the job of a body; raise Problem if it has none. If it is `traced`, it joins the trace of the request."""
     try:
-        return await prepare(request, body)
+        return await prepare(request, body, traced=traced)
     except UnknownTask as error:
         raise unknown(body.task, error.nearest) from None
 
 
-async def prepare(request: Request, body: NewJobBody) -> NewJob:
-    app = app_of(request)
-    job = await app.prepare(body.task, body.payload, allow_unknown=body.allow_unknown, **body.options())
+async def prepare(request: Request, body: NewJobBody, *, traced: bool = True) -> NewJob:
+    app, options = app_of(request), body.options()
+    if traced and (trace := trace_of_headers(request.scope["headers"])):
+        options["trace"] = trace
+    job = await app.prepare(body.task, body.payload, allow_unknown=body.allow_unknown, **options)
     if body.callback is None and body.failure_callback is None:
         return job
     return await followed(app, secrets_of(request), job, body)
@@ -116,6 +120,7 @@ class Lines:
 
     def __init__(self, request: Request) -> None:
         self._request = request
+        self._is_traced = bool(trace_of_headers(request.scope["headers"]))
         self._plain: dict[str, Enqueuer[..., Any]] = {}  # tasks of which jobs without options were enqueued
         self._known: Sequence[str] | None = None  # all tasks, once they were listed
         self._nearest: dict[str, Sequence[str]] = {}  # to names that are unknown
@@ -129,7 +134,7 @@ class Lines:
             if self._is_unknown(body.task) and not body.allow_unknown:
                 return Refusal.of(unknown(body.task, self._nearest_to(body.task)))
             line = await prepare(self._request, body)
-            if body.is_plain and not body.allow_unknown:
+            if body.is_plain and not body.allow_unknown and not self._is_traced:
                 self._plain[body.task] = (await app_of(self._request).find_task(body.task)).using()
             return line
         except UnknownTask as error:

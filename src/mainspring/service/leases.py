@@ -185,6 +185,7 @@ class LeaseView(View):
     target: TargetView | None
     tags: list[str]
     suspect: bool = Field(description="a worker died with it before: run it alone")
+    trace: dict[str, str] = Field(description="its trace context, such as `traceparent`: headers for your tracer")
 
 
 class PulseView(View):
@@ -238,6 +239,7 @@ def lease_data(lease: Lease) -> dict[str, Any]:
         "target": None if lease.target is None else {"type": lease.target[0], "id": lease.target[1]},
         "tags": lease.tags,
         "suspect": lease.suspect,
+        "trace": dict(lease.trace),
     }
 
 

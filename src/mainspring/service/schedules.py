@@ -192,7 +192,7 @@ async def put_schedule(
     app = app_of(request)
     known = await found(app, schedule_id)
     expect = expected(None if known is None else known.revision, if_match, if_none_match)
-    job = await prepared(request, body.job.new_job())
+    job = await prepared(request, body.job.new_job(), traced=False)
     stored = await app.schedules.put(
         schedule_id, body.schedule(), job, reason=body.reason, actor=caller_of(request).actor, expect=expect
     )

@@ -97,6 +97,7 @@ class ServiceSettings(BaseSettings):
         le=LONGEST_WAIT,
         description="seconds that a request of a pull worker may wait for a job",
     )
+    otel: bool = Field(default=False, description="send spans of enqueues and runs, by OpenTelemetry")
 
     @classmethod
     def settings_customise_sources(

@@ -30,6 +30,7 @@ from mainspring.events import (
 from mainspring.feature import Recheck, RunResult
 from mainspring.job import UNTIL_WOKEN, Claim, Move, Outcome, Status
 from mainspring.log import get_log
+from mainspring.observer import RunEnd
 from mainspring.pipeline import Pipeline
 from mainspring.runtime import Runtime
 from mainspring.worker.failures import in_one_line
@@ -210,6 +211,8 @@ class AfterAck:
     def confirmed(self, written: Sequence[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
         """Follow up on outcomes that were written. A status is None if the claim was lost and nothing was changed."""
         all_wanted = self._hears_success()
+        if self._runtime.observers:
+            self._tell_observers(written, statuses)
         for (run, outcome), status in zip(written, statuses, strict=True):
             if all_wanted or status is not Status.COMPLETED:
                 self._report(run, outcome, status)
@@ -230,10 +233,16 @@ class AfterAck:
         assert run.context is not None  # noqa: S101 - without a context there is no transaction
         if run.admitted:
             self.ended(run.claim, RunResult(outcome, run.error))
+        if self._runtime.observers:
+            self._tell_observers([(run, outcome)], [Status.COMPLETED])
         self._report(run, outcome, Status.COMPLETED)
         self._warn_of_lost_result(run, outcome)
         if (written := run.context.effects.outcome) is not None:
             self._runtime.pipeline.announce(written.follow_ups, written.inserted)
+
+    def _tell_observers(self, written: Sequence[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
+        for (run, outcome), status in zip(written, statuses, strict=True):
+            self._runtime.observers.ended(RunEnd(run.claim, outcome, status, run.error, self._worker))
 
     def lost(self, run: Run) -> None:
         """Follow up on a run whose claim is lost, and for which nothing is written."""

@@ -11,7 +11,8 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -23,6 +24,7 @@ from mainspring.features.durable.plan import StepPlan
 from mainspring.job import Claim
 from mainspring.log import SetUp, running
 from mainspring.middleware import RunCall
+from mainspring.observer import complain, guarded
 from mainspring.stored_options import options_of
 from mainspring.stores.engine.ack import LONGEST_MESSAGE
 from mainspring.task import Task
@@ -41,7 +43,9 @@ def main(connection: Connection, set_up_log: SetUp | None, set_up_log_after: Set
     questions = Questions(partial(send, connection))
     threading.Thread(target=listen, args=(connection, inbox, questions), daemon=True).start()
     while True:
-        send(connection, perform(inbox.get(), connection, inbox, set_up_log_after, questions))
+        order = inbox.get()
+        send(connection, perform(order, connection, inbox, set_up_log_after, questions))
+        flush_observers(order["observers"])
 
 
 def listen(connection: Connection, inbox: queue.SimpleQueue[dict[str, Any]], questions: Questions) -> None:
@@ -93,7 +97,8 @@ def perform(
         find_middleware(task, [(module, name) for module, name in order["middleware"]])
         ask = partial(ask_to_start, connection, inbox)
         ask()
-        value = call(task, context, order["claim"]["payload"], ask, steps)
+        with within_observers(order["observers"], claim):
+            value = call(task, context, order["claim"]["payload"], ask, steps)
         if context.effects.result is not UNSET:
             value = context.effects.result
         follow_ups = [{name: getattr(job, name) for name in job.__slots__} for job in context.effects.follow_ups]
@@ -141,6 +146,29 @@ def call(task: Task[..., Any, Any], context: Context, payload: str, ask: Callabl
     around = task.shared.middleware.around if task.is_async else task.shared.middleware.around_here
     value = around(RunCall(task.name, (context,), task.is_async), handler)
     return asyncio.run(value) if inspect.iscoroutine(value) else value
+
+
+@contextmanager
+def within_observers(observers: Sequence[tuple[str, Mapping[str, Any]]], claim: Claim) -> Iterator[None]:
+    """Enter what the parent's observers have for child processes. One that fails is logged; the job goes on."""
+    with ExitStack() as stack:
+        for module, data in observers:
+            stack.enter_context(guarded(partial(observer_of, module, claim, data)))
+        yield
+
+
+def observer_of(module: str, claim: Claim, data: Mapping[str, Any]) -> AbstractContextManager[None]:
+    manager: AbstractContextManager[None] = importlib.import_module(module).in_child(claim, data)
+    return manager
+
+
+def flush_observers(observers: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """Send what the handler has recorded: this process may be killed at any moment. The parent has the result."""
+    for module, _ in observers:
+        try:
+            importlib.import_module(module).flush()
+        except Exception:  # noqa: BLE001 - an observer must not affect the work
+            complain()
 
 
 def find_middleware(task: Task[..., Any, Any], names: list[tuple[str, str]]) -> None:

@@ -16,6 +16,7 @@ from mainspring.clock import Clock
 from mainspring.job import Outcome
 from mainspring.log import get_log, running
 from mainspring.middleware import Middleware, RunCall
+from mainspring.observer import Observers
 from mainspring.task import Task
 from mainspring.worker.chunks import ChunkRun
 from mainspring.worker.contexts import Contexts
@@ -54,6 +55,7 @@ class Executor:
         *,
         processes: int,
         clock: Clock,
+        observers: Observers | None = None,
     ) -> None:
         self._contexts = contexts
         self._check = check
@@ -61,7 +63,7 @@ class Executor:
         self._wrapped = middleware.runs  # middleware around each run, if there is any
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._threads, self._processes = threads, Processes(processes)
+        self._threads, self._processes = threads, Processes(processes, observers)
 
     def close(self) -> None:
         self._threads.close()
@@ -91,6 +93,10 @@ class Executor:
 
     # -- outcomes -------------------------------------------------------------------------------
 
+    def outcome_of(self, run: Run, error: BaseException) -> Outcome | None:
+        """Return what becomes of a job whose run ended by this error before its handler was called."""
+        return self._raised(run, error)
+
     def _outcome(self, run: Run, value: Any, error: BaseException | None) -> Outcome | None:
         return self._raised(run, error) if error is not None else outcome_of_value(run, value, self._clock.now())
 
@@ -98,7 +104,7 @@ class Executor:
         if run.context is not None and run.context.effects.committed:
             shown = f"{type(error).__name__}: {message_of(error)}"
             log.warning("raised_after_commit", job_id=run.claim.id, task=run.claim.task, error=shown)
-        if run.admitted:
+        if run.admitted or run.observed:
             run.error = TimeoutError() if run.stop is Stop.TIMEOUT else error
         try:
             return outcome_of_error(run, error, self._clock.now())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from mainspring.clock import Millis, to_datetime
+from mainspring.errors import StoreError
 from mainspring.events import JobCancelled, JobDeadLettered, JobRetrying, JobStalled, RetryReason
 from mainspring.job import Status
 from mainspring.json_text import read_object
@@ -72,10 +74,23 @@ class Maintenance:
             self._report(takeover)
             if takeover.status is Status.CANCELLED:
                 self._after_ack.cancelled(takeover.job_id)
+        if reaped.takeovers and self._runtime.observers:
+            await self._tell_observers(reaped.takeovers)
         self._must_recover = self._must_recover or bool(reaped.dead)
         if self._must_recover:
             await self._runtime.timers.recover()
             self._must_recover = False
+
+    async def _tell_observers(self, takeovers: Sequence[Takeover]) -> None:
+        """Tell the observers what became of the jobs. Only the jobs themselves have their traces and payloads."""
+        try:
+            jobs = {job.id: job for job in await self._store.get([takeover.job_id for takeover in takeovers])}
+        except StoreError as error:  # the takeovers are written and count; only the observers miss them
+            log.warning("observers_not_told", jobs=len(takeovers), error=str(error))
+            return
+        for takeover in takeovers:
+            if takeover.job_id in jobs:
+                self._runtime.observers.taken_over(jobs[takeover.job_id], takeover)
 
     def _report(self, takeover: Takeover) -> None:
         """Report a claim that this worker took over from another."""

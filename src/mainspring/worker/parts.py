@@ -15,6 +15,7 @@ from mainspring.worker.gate import Gate
 from mainspring.worker.intake import Intake
 from mainspring.worker.maintenance import Maintenance
 from mainspring.worker.membership import Heartbeat, Membership
+from mainspring.worker.observation import observed
 from mainspring.worker.outage import Outage
 from mainspring.worker.publication import Publication
 from mainspring.worker.settings import WorkerSettings
@@ -58,8 +59,10 @@ class Parts:
             threads,
             processes=settings.child_processes,
             clock=store.clock,
+            observers=runtime.observers,
         )
-        self.slots = SlotPool(settings.concurrency, self.runs, self.gate, self.executor)
+        runner = observed(self.executor, runtime.observers, self.gate, worker)
+        self.slots = SlotPool(settings.concurrency, self.runs, self.gate, runner)
         self.admission = Admission(runtime, self.gate, self.runs, self.slots, after_ack=self.after_ack)
         self.membership = Membership(runtime, settings, outage, on_wake)
         self.unknown_tasks = UnknownTasks(runtime, worker, outage)

@@ -18,6 +18,7 @@ from mainspring.errors import Cancel, Discard, RunEnd, Snooze, WorkerCrashed
 from mainspring.features.durable.run import DurableRun
 from mainspring.job import Claim, NewJob
 from mainspring.log import set_up_of_children
+from mainspring.observer import Observers
 from mainspring.task import Task
 from mainspring.worker import child as child_side
 from mainspring.worker.failures import as_failure
@@ -91,7 +92,8 @@ class Child:
 class Processes:
     """A pool of at most `limit` children, started when needed and reused."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, observers: Observers | None = None) -> None:
+        self._observers = observers or Observers()
         self._free = asyncio.Semaphore(limit)
         self._idle: list[Child] = []
         self._all: set[Child] = set()
@@ -161,6 +163,7 @@ class Processes:
             "claim": {**asdict(claim), "ref": None},
             "worker": context.worker,
             "middleware": task.shared.middleware.names,
+            "observers": self._observers.children,
         }
         child.send(order)
         may = True

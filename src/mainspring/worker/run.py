@@ -80,6 +80,7 @@ class Run:
     ended = False  # its outcome is on the way to the store, so the run cannot be stopped any more
     error: BaseException | None = None  # what the handler raised; after a timeout a TimeoutError
     admitted = False  # features have admitted it, and must be told when it ends
+    observed = False  # observers are told how it ends, and what it raised
     recheck: Recheck | None = None  # of a job being suspended: checks whether what it waits for has happened
 
     def __init__(self, claim: Claim, task: Task[..., Any, Any], claimed_at: float) -> None:

@@ -22,7 +22,7 @@ from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Pulse
 from mainspring.worker.acker import Acker, AfterAck
 from mainspring.worker.chunks import PendingChunk
-from mainspring.worker.executor import Executor
+from mainspring.worker.observation import Runner
 from mainspring.worker.run import Run, Stop, fields_of, outcome_of_error, run_in_new_context
 from mainspring.worker.stuck import StuckSlots
 
@@ -43,7 +43,7 @@ class StartCheck(Protocol):
 class SlotPool:
     """Runs what is in `Runs.ready`, in its order, in at most `limit` slots. A slot is started when it is needed."""
 
-    def __init__(self, limit: int, runs: Runs, check: StartCheck, executor: Executor) -> None:
+    def __init__(self, limit: int, runs: Runs, check: StartCheck, executor: Runner) -> None:
         self._limit = limit
         self._runs = runs
         self._ready = runs.ready
