@@ -10,17 +10,16 @@ import subprocess
 import sys
 import typing
 from configparser import ConfigParser
-from contextlib import closing, nullcontext
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
+import sentry_sdk
 
 import mainspring
-from mainspring import BatchHandle, Context, Item, JobHandle, Mainspring, Snooze, Task, Worker, errors, events
+from mainspring import BatchHandle, Context, Item, JobHandle, Mainspring, Task, Worker, errors, events
 from mainspring.features.batches.api import Batches
 from mainspring.features.breakers.api import Breakers
 from mainspring.features.limits.api import Limits
@@ -33,6 +32,7 @@ from mainspring.jobs import Jobs
 from mainspring.leases import Lease, Leases, Lessee
 from mainspring.options import EnqueueOptions
 from mainspring.testing import Kit, VirtualTime, manual
+from mainspring.testing.fakes import FakeSentry
 from mainspring.worker import WorkerSettings
 
 ROOT = Path(__file__).parent.parent
@@ -186,27 +186,17 @@ async def test_the_tenant_goes_with_the_job_as_printed(tmp_path: Path, monkeypat
 
 async def test_errors_are_reported_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    scope, captured = Mock(), Mock()
-    sentry = SimpleNamespace(new_scope=lambda: nullcontext(scope), capture_exception=captured)
-    monkeypatch.setitem(sys.modules, "sentry_sdk", sentry)
-    app: Mainspring = example("middleware.md", "reports.py")["app"]
-
-    @app.task(max_attempts=2)
-    async def fail() -> None:
-        raise LookupError
-
-    @app.task()
-    async def put_off() -> None:
-        raise Snooze(60)
-
-    async with manual(app) as kit:
-        await fail.enqueue()
-        await put_off.enqueue()
-        await kit.drain()
-        assert not captured.called
-        await kit.time.advance(minutes=2)
-    assert [type(call.args[0]) for call in captured.call_args_list] == [LookupError]
-    scope.set_tag.assert_any_call("task", "fail")
+    names = example("sentry.md", "reported.py")
+    with FakeSentry() as sentry:
+        sentry_sdk.init(sentry.dsn, default_integrations=False, auto_enabling_integrations=False)
+        async with manual(names["app"]) as kit:
+            job = await names["welcome"].enqueue("Ada")
+            await kit.time.advance(days=1)
+        sentry_sdk.flush(10)
+        sentry_sdk.get_global_scope().set_client(None)
+        assert [event["tags"]["job_id"] for event in sentry.events] == [job.id]
+        assert sentry.monitors["mainspring-nightly"]["timezone"] == "Europe/London"
+        assert list(sentry.runs.values()) == ["ok"]
 
 
 async def test_an_application_is_traced_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,12 +22,14 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from mainspring.job import Claim, Job, Outcome, Status
 from mainspring.log import get_log
 from mainspring.stored_options import options_of
 from mainspring.stores.protocol import Takeover
+
+T = TypeVar("T")
 
 log = get_log("mainspring.observers")
 
@@ -89,8 +91,10 @@ class Observer:
     """A module, and JSON data for it. Child processes (`isolation="process"`) call its `in_child(claim, data)`, a
     context manager, around the handler, and its `flush()` after it."""
 
-    async def before(self, execution: Execution) -> None:
-        """Get ready, with I/O if need be. The handler waits for it."""
+    async def before(self, execution: Execution) -> bool:
+        """Get ready, with I/O if need be. The handler waits for it. Return whether it may have taken a while."""
+        del execution
+        return False
 
     def around(self, execution: Execution) -> AbstractContextManager[None]:
         """Return a context manager around the call. The handler sees the context variables that it sets."""
@@ -125,11 +129,11 @@ class Observers:
         return [observer.child for observer in self.all if observer.child is not None]
 
     async def before(self, execution: Execution) -> bool:
-        """Call `before` of those that have one; return whether there is one."""
-        waiting = [observer.before for observer in self.all if type(observer).before is not Observer.before]
-        for before in waiting:
-            await survived(before, execution)
-        return bool(waiting)
+        """Return whether one of them may have taken a while."""
+        waited = False
+        for observer in self.all:
+            waited = bool(await survived(observer.before, execution)) or waited
+        return waited
 
     @contextmanager
     def around(self, execution: Execution) -> Iterator[None]:
@@ -157,11 +161,12 @@ class Observers:
                 complain()
 
 
-async def survived(call: Callable[..., Awaitable[None]], *args: Any) -> None:
+async def survived(call: Callable[..., Awaitable[T]], *args: Any) -> T | None:
     try:
-        await call(*args)
+        return await call(*args)
     except Exception:  # noqa: BLE001 - an observer must not affect the work
         complain()
+        return None
 
 
 @contextmanager

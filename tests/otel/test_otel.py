@@ -415,7 +415,7 @@ async def test_an_observer_that_fails_does_not_affect_the_job(
     app: Mainspring, spans: Spans, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(Observer):
-        async def before(self, execution: object) -> None:
+        async def before(self, execution: object) -> bool:
             raise RuntimeError("before")
 
         def around(self, execution: object) -> Any:

@@ -75,7 +75,7 @@ def run_service(args: Namespace, terminal: Terminal) -> int:
     from mainspring.telemetry import turn_on
 
     app = application_of(settings)
-    turn_on(app, otel=settings.otel)
+    turn_on(app, otel=settings.otel, sentry_dsn=settings.sentry_dsn, sentry_traces=settings.sentry_traces)
     return Service(app, settings).run()
 
 

@@ -98,6 +98,10 @@ class ServiceSettings(BaseSettings):
         description="seconds that a request of a pull worker may wait for a job",
     )
     otel: bool = Field(default=False, description="send spans of enqueues and runs, by OpenTelemetry")
+    sentry_dsn: str | None = Field(default=None, description="report failed jobs and schedules to this Sentry")
+    sentry_traces: float = Field(
+        default=0.0, ge=0, le=1, description="the share of runs that Sentry gets as transactions"
+    )
 
     @classmethod
     def settings_customise_sources(

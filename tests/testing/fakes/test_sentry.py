@@ -61,3 +61,17 @@ def test_what_sentry_would_refuse_is_refused() -> None:
 def test_the_dsn_names_key_and_project() -> None:
     with FakeSentry(project=7, key="abc") as sentry:
         assert sentry.dsn == f"{sentry.url.replace('http://', 'http://abc@')}/7"
+
+
+def test_transactions_and_check_ins_are_kept() -> None:
+    def item(kind: str, data: dict[str, Any]) -> bytes:
+        return b"\n".join([b"{}", json.dumps({"type": kind}).encode(), json.dumps(data).encode()])
+
+    with FakeSentry() as sentry:
+        for _ in range(2):
+            send(sentry, item("transaction", {"event_id": "t"}))
+        for status in ("in_progress", "in_progress", "ok", "error"):
+            check_in = {"check_in_id": "c", "monitor_slug": "nightly", "status": status}
+            send(sentry, item("check_in", check_in | ({"monitor_config": {"n": 1}} if status != "ok" else {})))
+        assert [each["event_id"] for each in sentry.transactions] == ["t"]
+        assert (len(sentry.check_ins), sentry.runs, sentry.monitors) == (4, {"c": "ok"}, {"nightly": {"n": 1}})
