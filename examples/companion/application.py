@@ -7,13 +7,12 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from examples.companion.dispatch import register
-from examples.companion.errors import ErrorReporter, JobError, LogReporter, SentryReporter
+from examples.companion.errors import report_errors
 from examples.companion.handlers import DailySummaryPayload, Outside, UserSyncPayload, job_handlers
 from examples.companion.memory import Memory, User
 from examples.companion.settings import Settings
 from examples.companion.slack import Messenger, SlackMessenger
 from mainspring import JobHandle, Mainspring, Retention, Retry, Task
-from mainspring.events import JobDeadLettered, JobRetrying
 
 JOBS_PER_POLL = 25
 KEPT = timedelta(days=30)  # completed jobs, and the keys that keep them from being scheduled again
@@ -22,9 +21,8 @@ KEPT = timedelta(days=30)  # completed jobs, and the keys that keep them from be
 class Companion:
     """The application."""
 
-    def __init__(self, settings: Settings, *, memory: Memory, slack: Messenger, reporter: ErrorReporter) -> None:
+    def __init__(self, settings: Settings, *, memory: Memory, slack: Messenger) -> None:
         self.memory = memory
-        self.reporter = reporter
         self.app = Mainspring(
             settings.store,
             retry=Retry(
@@ -36,7 +34,7 @@ class Companion:
             retention=Retention(completed=KEPT, dead="forever"),
         )
         self.tasks = register(self.app, job_handlers, Outside(memory, slack, self.app.now))
-        self.app.on(JobRetrying, JobDeadLettered)(self.report)
+        report_errors(self.app, settings.sentry_dsn)
         self.app.every("*/15 * * * *", id="plan_summaries")(self.plan_summaries)
 
     # -- scheduling -----------------------------------------------------------------------------
@@ -74,26 +72,6 @@ class Companion:
                 return handle
             key = f"{key}#instead of {handle.id}"
 
-    # -- errors ---------------------------------------------------------------------------------
-
-    async def report(self, event: JobRetrying | JobDeadLettered) -> None:
-        """Report a failed run with the job's payload and traceback. Runs that a crash ended are reported too."""
-        job = await self.app.jobs.get_or_none(event.job_id)
-        failure = event.failure
-        error = JobError(
-            job_id=event.job_id,
-            job_type=event.task,
-            payload=None if job is None else job.payload,
-            attempt=event.attempt,
-            worker=event.worker,
-            is_dead_letter=isinstance(event, JobDeadLettered),
-            error_type=failure.type if failure else "JobFailed",
-            message=failure.message if failure else getattr(event, "reason", ""),
-            traceback=failure.traceback if failure else "",
-            at=event.at,
-        )
-        await asyncio.to_thread(self.reporter.report, error)
-
 
 def make(settings: Settings) -> Companion:
     """Make the application with its real adapters."""
@@ -101,5 +79,4 @@ def make(settings: Settings) -> Companion:
         settings,
         memory=Memory(settings.table, settings.region, settings.endpoint),
         slack=SlackMessenger(settings.slack_url, settings.slack_token),
-        reporter=SentryReporter(settings.sentry_dsn) if settings.sentry_dsn else LogReporter(),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,13 +24,17 @@ from mainspring import (
     Retry,
     RunCall,
     Snooze,
+    Status,
 )
 from mainspring.leases import Lease
 from mainspring.observer import Observer
 from mainspring.otel import instrument, instrument_by_setting, sdk
+from mainspring.stores.protocol import TakeoverCause
 from mainspring.telemetry import flag, turn_on_by_environment
 from mainspring.testing import manual
+from mainspring.testing.clock import ManualClock
 from mainspring.trace import EXAMPLE
+from tests.conformance.scenario import by_silence
 from tests.otel.conftest import Spans
 
 
@@ -436,3 +441,38 @@ async def test_an_observer_that_fails_does_not_affect_the_job(
         assert await job.result() == 7
     assert caplog.text.count("observer_failed") == 3
     assert spans.named("process work")
+
+
+async def test_a_program_that_dies_with_its_lease_leaves_a_span(spans: Spans) -> None:
+    clock = ManualClock()
+    app = Mainspring("memory://", clock=clock)
+    instrument(app, tracer_provider=spans.provider)
+
+    @app.task()
+    async def work() -> None: ...
+
+    async with app:
+        handle = await work.enqueue()
+        await app.leases.claim("dead")
+        (takeover,) = await by_silence(app.store, clock, "dead")
+        job = await handle.get()
+        app.runtime.observers.taken_over(job, takeover)
+        app.runtime.observers.taken_over(job, replace(takeover, status=Status.DEAD_LETTER))
+        app.runtime.observers.taken_over(job, replace(takeover, cause=TakeoverCause.STALLED))
+    lost, dead, stalled = spans.named("process work")
+    assert parent_id(lost) == span_id(spans.one("send default"))
+    assert [attributes(span)["mainspring.outcome"] for span in (lost, dead, stalled)] == [
+        "crash",
+        "dead_letter",
+        "stalled",
+    ]
+    found = attributes(lost)
+    assert (found["mainspring.worker"], found["mainspring.crashes"], found["messaging.message.id"]) == (
+        "dead",
+        1,
+        job.id,
+    )
+    assert lost.start_time is not None
+    assert lost.end_time is not None
+    assert lost.end_time - lost.start_time >= app.store.lease * 1_000_000_000
+    assert lost.status.status_code is StatusCode.ERROR

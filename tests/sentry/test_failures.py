@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import sentry_sdk
 from sentry_sdk.integrations.logging import LoggingIntegration
 
-from mainspring import Cancel, ConfigurationError, Discard, Mainspring, Retry, Snooze
+from mainspring import Cancel, ConfigurationError, Discard, Mainspring, Retry, Snooze, Status
 from mainspring.errors import Failure
+from mainspring.job import Claim, Move, Outcome
+from mainspring.observer import RunEnd
 from mainspring.sentry import instrument
 from mainspring.sentry.failures import MAX_PAYLOAD_CHARS, FailedRun, event_of, frames_of, scrubbed, shown_payload
 from mainspring.testing import manual
+from mainspring.testing.clock import ManualClock
 from mainspring.testing.fakes import FakeSentry
 from mainspring.trace import EXAMPLE
+from tests.conformance.scenario import by_silence
 
 SECRET = "".join(map(chr, range(65, 80)))  # not in the source, whose lines are part of events
 TRACEBACK = """\
@@ -128,7 +133,7 @@ async def test_a_failure_of_another_program_is_reported_too(app: Mainspring, sen
     assert (value["type"], value["value"], "stacktrace" in value) == ("TypeError", "x is undefined", False)
     assert (event["tags"]["job_id"], event["contexts"]["job"]["worker"]) == (job.id, "js-worker")
     assert event["contexts"]["trace"]["trace_id"] == EXAMPLE[3:35]
-    assert event["extra"]["payload"] == {"n": 7}
+    assert event["extra"] == {"payload": {"n": 7}, "traceback": "at far.js:7"}
 
 
 async def test_a_timeout_has_its_message_and_place(app: Mainspring, sentry: FakeSentry) -> None:
@@ -229,3 +234,36 @@ def test_an_application_is_instrumented_once(app: Mainspring) -> None:
     instrument(app)
     with pytest.raises(ConfigurationError, match="reports to Sentry already"):
         instrument(app)
+
+
+async def test_a_job_that_ends_with_a_dead_worker_is_reported_by_the_one_that_notices(sentry: FakeSentry) -> None:
+    clock = ManualClock()
+    app = Mainspring("memory://", clock=clock)
+    instrument(app)
+
+    @app.task()
+    async def far(n: int) -> None: ...
+
+    async with app:
+        await app.schedules.put("far", "every 1h", far.prepare(7))
+        job = await app.jobs.get((await app.schedules.trigger("far")).id)
+        await app.leases.claim("dead")
+        (takeover,) = await by_silence(app.store, clock, "dead")
+        app.runtime.observers.taken_over(job, takeover)
+        assert events(sentry) == []
+        assert list(sentry.runs.values()) == ["in_progress"]
+        for _ in range(2):  # as if two processes told it
+            app.runtime.observers.taken_over(job, replace(takeover, status=Status.DEAD_LETTER, crashes=3))
+    (event,) = events(sentry)
+    assert (event["contexts"]["job"]["worker"], event["contexts"]["job"]["crashes"]) == ("dead", 3)
+    assert event["extra"]["payload"] == {"n": 7}
+    assert list(sentry.runs.values()) == ["error"]
+
+
+async def test_a_run_whose_claim_was_lost_is_not_reported(app: Mainspring, sentry: FakeSentry) -> None:
+    instrument(app, failures="each")
+    (observer,) = app.runtime.observers.all
+    claim = Claim("j1", 1, "work", "default", "{}", 2, 0, 1, 0, 0, 0, 0)
+    outcome = Outcome("j1", 1, Move.DEAD, failure=Failure("LookupError", "x"))
+    observer.ended(RunEnd(claim, outcome, None, None, "w1"))
+    assert events(sentry) == []

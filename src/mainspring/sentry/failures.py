@@ -98,6 +98,8 @@ def event_of(run: FailedRun, redact: Redact | None, *, local_variables: bool) ->
         "extra": {"payload": shown_payload(run.payload, redact)},
         **exception,
     }
+    if not hint and run.failure is not None and run.failure.traceback:  # perhaps of a program in another language
+        event["extra"]["traceback"] = run.failure.traceback
     return event, hint
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import botocore.session  # type: ignore[import-untyped]
 import pytest
+import sentry_sdk
 
 from examples.companion.application import Companion, make
 from examples.companion.memory import User
@@ -72,6 +73,7 @@ def new_world() -> Iterator[NewWorld]:
             return world
 
         yield new
+        sentry_sdk.get_global_scope().set_client(None)
 
 
 @pytest.fixture

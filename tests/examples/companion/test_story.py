@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
+import sentry_sdk
 
 from examples.companion.handlers import DailySummaryPayload
 from mainspring import Filter, Status, testing
@@ -38,6 +39,7 @@ async def test_a_day_of_companion(world: World) -> None:
         ("C-ana", "Ana, your conversations on 2026-07-01:\n• The contract is signed"),
         ("C-bo", "Bo, you had no conversations on 2026-07-02."),
     ]
+    sentry_sdk.flush(10)
     assert [event["tags"]["job_id"] for event in sentry.events] == [sync.id, sync.id]
     after = world.own_items()
     changed = {key for key in after if after[key] != before.get(key)}
@@ -69,14 +71,21 @@ async def test_five_attempts_then_a_dead_letter_that_is_kept_for_ever_and_in_sen
     assert delays == [60, 120, 240, 480]
     assert (dead.status, dead.attempts, dead.expires_at) == (Status.DEAD_LETTER, 5, None)
     assert kept.status is Status.DEAD_LETTER
+    sentry_sdk.flush(10)
     assert [event["level"] for event in sentry.events] == ["warning"] * 4 + ["error"]
     event = sentry.events[-1]
-    assert event["tags"] == {"job_id": job.id, "job_type": "daily_summary", "dead_letter": "True"}
-    assert event["contexts"]["job"]["payload"] == {"user_id": "ana", "day": "2026-07-01"}
-    assert event["exception"]["values"][0]["type"].endswith("URLError")
-    assert "Connection refused" in event["exception"]["values"][0]["value"]
-    assert "in handle" in event["extra"]["traceback"]
-    assert "handle" in [frame["function"] for frame in event["exception"]["values"][0]["stacktrace"]["frames"]]
+    error = event["exception"]["values"][-1]
+    assert event["tags"] == {
+        "job_id": job.id,
+        "task": "daily_summary",
+        "queue": "default",
+        "attempt": "5",
+        "outcome": "dead_letter",
+    }
+    assert event["extra"]["payload"] == {"user_id": "ana", "day": "2026-07-01"}
+    assert error["type"].endswith("URLError")
+    assert "Connection refused" in error["value"]
+    assert "handle" in [frame["function"] for frame in error["stacktrace"]["frames"]]
     assert len(slack.messages) == 1
 
 
