@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import subprocess
 import sys
@@ -9,11 +10,14 @@ from typing import Any
 
 import pytest
 import structlog
+from opentelemetry import trace
 from structlog.testing import LogCapture
 
 from mainspring import Mainspring, Retry
-from mainspring.job import Status
-from mainspring.log import JobFilter, add_job, get_log
+from mainspring.cli.logs import TextFormatter
+from mainspring.job import Claim, NewJob, Status
+from mainspring.log import JobFilter, add_context, add_job, context_fields, get_log, request_id, running, worker_id
+from mainspring.stored_options import with_options
 from mainspring.testing import manual
 from tests.worker.working import ended, working
 
@@ -190,3 +194,65 @@ async def test_lines_of_handlers_say_which_job_through_structlog() -> None:
     lines = {line["event"]: line for line in capture.entries}
     assert (lines["hello"]["job_id"], lines["hello"]["task"]) == (job.id, "greet")
     assert lines["own"]["job_id"] == "mine"
+
+
+# -- what lines in JSON are about -------------------------------------------------------------------
+
+TRACE = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+
+
+def claim_of(options: str | None = None) -> Claim:
+    return Claim("j1", 1, "greet", "mail", "{}", 0, 1, 3, 0, 0, 0, 0, options=options)
+
+
+def fields_in(claim: Claim | None, request: str | None = None, worker: str | None = None) -> dict[str, Any]:
+    def look() -> dict[str, Any]:
+        running.set(claim)
+        request_id.set(request)
+        worker_id.set(worker)
+        return context_fields()
+
+    return contextvars.copy_context().run(look)
+
+
+def test_a_line_outside_of_jobs_and_requests_is_about_nothing() -> None:
+    assert fields_in(None, worker="w1") == {}
+    assert fields_in(None, "r1") == {"request_id": "r1"}
+
+
+def test_a_line_of_a_handler_is_about_its_job() -> None:
+    about = {"job_id": "j1", "task": "greet", "queue": "mail", "attempt": 2}
+    assert fields_in(claim_of(), worker="w1") == {**about, "worker": "w1"}
+    assert fields_in(claim_of('{"headers": {"traceparent": "x"}}')) == about
+
+
+def test_a_line_has_the_trace_of_its_job() -> None:
+    job = with_options(NewJob("j1", "greet", "{}"), trace=TRACE)
+    fields = fields_in(claim_of(job.options))
+    assert (fields["trace_id"], fields["span_id"]) == ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+
+
+def test_the_current_span_comes_before_the_trace_of_the_job() -> None:
+    job = with_options(NewJob("j1", "greet", "{}"), trace=TRACE)
+    span = trace.NonRecordingSpan(trace.SpanContext(trace_id=1, span_id=2, is_remote=False))
+    with trace.use_span(span):
+        fields = fields_in(claim_of(job.options))
+    assert (fields["trace_id"], fields["span_id"]) == (f"{1:032x}", f"{2:016x}")
+
+
+def test_fields_that_a_line_already_has_stay() -> None:
+    def look() -> Any:
+        request_id.set("r1")
+        return add_context(None, "info", {"event": "x", "request_id": "mine"})
+
+    assert contextvars.copy_context().run(look) == {"event": "x", "request_id": "mine"}
+
+
+def test_a_line_for_people_names_the_request() -> None:
+    record = logging.LogRecord("shop", logging.INFO, "", 0, "hello", None, None)
+
+    def write() -> str:
+        request_id.set("r1")
+        return TextFormatter().format(record)
+
+    assert contextvars.copy_context().run(write).endswith("hello [shop] request_id='r1'")

@@ -57,6 +57,7 @@ from typing import Any, Literal, TypeVar
 
 from mainspring.errors import Failure
 from mainspring.log import get_log
+from mainspring.meter import Meter
 
 log = get_log("mainspring.events")
 
@@ -317,6 +318,8 @@ class Bus:
 
     def __init__(self) -> None:
         self._subscribers: defaultdict[type[Event], list[Subscriber[Any]]] = defaultdict(list)
+        self._direct: defaultdict[type[Event], list[Callable[[Any], None]]] = defaultdict(list)
+        self.meter: Meter | None = None  # counts what is too frequent for events
         self._wanted: dict[type[Event], bool] = {}
         self._thread: ThreadPoolExecutor | None = None
         self._pid = 0  # the process that has the thread, which does not survive a fork
@@ -327,14 +330,25 @@ class Bus:
         self._subscribers[kind].append(subscriber)
         self._wanted.clear()
 
+    def subscribe_directly(self, kind: type[E], function: Callable[[E], None]) -> None:
+        """Call a function with each event at once, in the thread that emits it.
+
+        This is for metrics. The function holds up the work: it must be quick and must not block.
+        """
+        self._direct[kind].append(function)
+        self._wanted.clear()
+
     def wants(self, kind: type[Event]) -> bool:
         wanted = self._wanted.get(kind)
         if wanted is None:
-            wanted = self._wanted[kind] = any(base in self._subscribers for base in kind.__mro__)
+            heard = self._subscribers.keys() | self._direct.keys()
+            wanted = self._wanted[kind] = any(base in heard for base in kind.__mro__)
         return wanted
 
     def emit(self, event: Event) -> None:
         for kind in type(event).__mro__:
+            for function in self._direct.get(kind, ()):
+                _call_directly(function, event)
             for subscriber in self._subscribers.get(kind, ()):
                 self._call(subscriber, event)
 
@@ -389,6 +403,13 @@ def _call_plain(subscriber: Subscriber[Any], event: Event) -> None:
         subscriber(event)
     except Exception:  # noqa: BLE001
         _report(subscriber, event)
+
+
+def _call_directly(function: Callable[[Any], None], event: Event) -> None:
+    try:
+        function(event)
+    except Exception:  # noqa: BLE001
+        _report(function, event)
 
 
 def _report(subscriber: Subscriber[Any], event: Event) -> None:

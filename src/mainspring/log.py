@@ -1,12 +1,14 @@
 """Structured logs: through structlog if the program has configured it, else through logging as `event key=value`.
 
 To see which job wrote a line, add `job_id` and `task` to what handlers log: with `JobFilter` for logging, or `add_job`
-for structlog. The log formats of `mainspring worker` have both fields.
+for structlog. The log formats of `mainspring worker` and `mainspring serve` have both fields; lines in JSON have all of
+`context_fields`.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Callable, MutableMapping
 from contextvars import ContextVar
@@ -18,6 +20,14 @@ from mainspring.job import Claim
 
 running: ContextVar[Claim | None] = ContextVar("mainspring_running", default=None)
 """The job whose handler runs in this context; None for chunk handlers, which run several jobs at once."""
+
+request_id: ContextVar[str | None] = ContextVar("mainspring_request_id", default=None)
+"""The request that the service answers in this context."""
+
+worker_id: ContextVar[str | None] = ContextVar("mainspring_worker_id", default=None)
+"""The worker that runs the job of this context."""
+
+TRACE = re.compile(r'"traceparent": ?"[0-9a-f]{2}-(?P<trace_id>[0-9a-f]{32})-(?P<span_id>[0-9a-f]{16})-')
 
 FORMAT = "%(asctime)s [%(levelname)s] %(name)s %(message)s job_id=%(job_id)s task=%(task)s"
 
@@ -77,6 +87,29 @@ def get_log(name: str) -> Log:
 # -- what handlers log ----------------------------------------------------------------------------
 
 
+def context_fields() -> dict[str, Any]:
+    """Return what a line is about: the request, the job whose handler runs here, and the trace."""
+    claim, request, fields = running.get(), request_id.get(), dict[str, Any]()
+    if request is not None:
+        fields["request_id"] = request
+    if claim is not None:
+        fields |= {"job_id": claim.id, "task": claim.task, "queue": claim.queue, "attempt": claim.attempt}
+        if (worker := worker_id.get()) is not None:
+            fields["worker"] = worker
+    return fields | trace_fields(claim)
+
+
+def trace_fields(claim: Claim | None) -> dict[str, str]:
+    """Return `trace_id` and `span_id`: of the current span of OpenTelemetry, else of the job's stored trace."""
+    opentelemetry = sys.modules.get("opentelemetry.trace")
+    if opentelemetry is not None:
+        span = opentelemetry.get_current_span().get_span_context()
+        if span.is_valid:
+            return {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
+    found = None if claim is None or claim.options is None else TRACE.search(claim.options)
+    return {} if found is None else found.groupdict()
+
+
 def job_fields() -> dict[str, str]:
     """Return `job_id` and `task` of the job whose handler runs here; an empty dict outside of handlers."""
     claim = running.get()
@@ -98,6 +131,13 @@ class JobFilter(logging.Filter):
 def add_job(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Add `job_id` and `task` to structlog's events, as a processor. Fields that the line already has stay."""
     for name, value in job_fields().items():
+        event.setdefault(name, value)
+    return event
+
+
+def add_context(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Add all of `context_fields` to structlog's events, as a processor. Fields that the line already has stay."""
+    for name, value in context_fields().items():
         event.setdefault(name, value)
     return event
 

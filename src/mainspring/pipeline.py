@@ -26,6 +26,7 @@ from mainspring.feature import Enqueue, Feature, Features
 from mainspring.job import FreshJobs, Inserted, NewJob, Outcome, Status
 from mainspring.live_settings import LiveSettings
 from mainspring.log import get_log, running
+from mainspring.meter import Via, enqueued_via
 from mainspring.portal import run_at_once
 from mainspring.services import Services
 from mainspring.stored_options import options_of
@@ -85,6 +86,8 @@ class Pipeline:
             jobs = self._settings.applied(jobs)
             store = self._services.store
             if isinstance(store, Immediate) and (inserted := store.insert_now(jobs)) is not None:
+                if self._services.bus.meter is not None:
+                    self._meter(jobs, inserted)
                 return inserted
         return self._services.run(self.insert(jobs))
 
@@ -140,9 +143,9 @@ class Pipeline:
         finally:
             if enqueue.afterwards:
                 await tell(enqueue, {job.id for inserted in answers for job in inserted or () if job.created})
-        if self._is_heard():
+        if enqueue.jobs and (self._services.bus.meter is not None or self._is_heard()):
             for bundle, inserted in zip(bundles, answers, strict=True):
-                self.announce(bundle.jobs, inserted or [])
+                self.announce(bundle.jobs, inserted or [], "timer")
         return answers
 
     async def commit(
@@ -213,17 +216,24 @@ class Pipeline:
                 raise
             log.warning("prepare_failed", feature=feature.option, error=f"{type(error).__name__}: {error}")
 
-    def announce(self, jobs: Sequence[NewJob], inserted: Sequence[Inserted]) -> None:
-        """Emit JobCreated or JobDeduplicated for jobs that the store has taken."""
+    def announce(self, jobs: Sequence[NewJob], inserted: Sequence[Inserted], via: Via | None = None) -> None:
+        """Count the jobs that the store has taken, and emit JobCreated or JobDeduplicated for them."""
+        bus = self._services.bus
+        if bus.meter is not None:
+            self._meter(jobs, inserted, via)
         if not self._is_heard():
             return
-        bus = self._services.bus
         for job, entry in zip(jobs, inserted, strict=False):
             if entry.created:
                 bus.emit(JobCreated(job_id=entry.id, task=job.task, queue=job.queue, run_at=self._due(job)))
             else:
                 key = job.dedupe_key or options_of(job.options).get("newest", "")
                 bus.emit(JobDeduplicated(job_id=entry.id, task=job.task, queue=job.queue, dedupe_key=key))
+
+    def _meter(self, jobs: Sequence[NewJob], inserted: Sequence[Inserted], via: Via | None = None) -> None:
+        if self._services.bus.meter is not None:
+            from_handler: Via | None = None if running.get() is None else "job"
+            self._services.bus.meter.enqueued(jobs, inserted, enqueued_via.get() or from_handler or via or "app")
 
     def _is_heard(self) -> bool:
         bus = self._services.bus

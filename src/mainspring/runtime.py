@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mainspring.bulk.api import Bulk
 from mainspring.bulk.timer import BulkFeature
@@ -53,6 +54,13 @@ if TYPE_CHECKING:
     from mainspring.published import PublishedTasks
 
 
+class RunningJobs(Protocol):
+    """What tools may see of a worker of this process."""
+
+    def queues(self) -> Counter[str]:
+        """Return how many jobs of each queue run now."""
+
+
 class Runtime:
     """All parts of one application, for workers, tools and extensions. Programs use what `Mainspring` shows of it."""
 
@@ -65,6 +73,8 @@ class Runtime:
         outside_halt = None if halted is None else OutsideHalt(halted)
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.services = services = Services(store, tasks=self.tasks, outside_halt=outside_halt)
+        self.live_runs: dict[str, RunningJobs] = {}  # of the workers in this process, by their ids
+        self.extensions: dict[str, Any] = {}  # what tools keep with an application, by the names of their modules
         self.features = Features()
         self.live_settings = LiveSettings(services)
         self.pipeline = Pipeline(services, self.features, self.live_settings)

@@ -8,21 +8,62 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mainspring.cli.terminal import has_colour
-from mainspring.log import add_job, job_fields, set_up_children
+from mainspring.errors import ConfigurationError
+from mainspring.log import add_context, add_job, context_fields, job_fields, request_id, set_up_children
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
+DEFAULT_FILE = Path("mainspring.toml")
+
+
+def chosen(args: Namespace, *, as_json: bool) -> dict[str, Any]:
+    """Return the level and the format of a worker's lines, as arguments of `set_up`.
+
+    The command line overrides the environment, and the environment overrides the file, as for `mainspring serve`.
+    `as_json` is the format if nothing names one.
+    """
+    file = settings_in(DEFAULT_FILE)
+    given = [args.log_level, os.environ.get("MAINSPRING_LOG_LEVEL"), os.environ.get("LOG_LEVEL"), file.get("log_level")]
+    level = one_of(LEVELS, "log_level", given, "info")
+    given = [args.log_format, os.environ.get("MAINSPRING_LOG_FORMAT"), file.get("log_format")]
+    form = one_of(FORMATS, "log_format", given, "json" if as_json else "text")
+    return {"level": level, "as_json": form == "json"}
+
+
+def one_of(allowed: Sequence[str], name: str, given: Iterable[object], default: str) -> str:
+    value = next((value for value in given if value is not None), default)
+    if not isinstance(value, str) or value.lower() not in allowed:
+        msg = f"{name} is {value!r}; use one of {', '.join(allowed)}"
+        raise ConfigurationError(msg)
+    return value.lower()
+
+
+def settings_in(file: Path) -> Mapping[str, Any]:
+    """Return what a settings file says; nothing if there is none."""
+    import tomllib
+
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        msg = f"cannot read the settings in {file}: {error}"
+        raise ConfigurationError(msg) from None
 
 
 def set_up(level: str, *, as_json: bool, import_structlog: bool = True, final: bool = False) -> None:
@@ -49,7 +90,7 @@ def use_structlog(handler: logging.Handler, level: str, *, as_json: bool, final:
 
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
-        add_job,
+        add_context if as_json else add_job,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -115,7 +156,7 @@ class TextFormatter(logging.Formatter):
     """Formats lines like `2026-05-01T09:30:00.123Z [info] worker_started worker='…' [mainspring.worker]`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        job = {} if hasattr(record, "fields") else job_fields()
+        job = {} if hasattr(record, "fields") else text_fields()
         words = [record.getMessage(), f"[{record.name}]", *(f"{name}={value!r}" for name, value in job.items())]
         line = f"{timestamp(record)} [{record.levelname.lower():<7}] {' '.join(words)}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
@@ -128,10 +169,16 @@ class JsonFormatter(logging.Formatter):
         fields: dict[str, Any] = getattr(record, "fields", {})
         event = record.getMessage().split(" ", 1)[0] if fields else record.getMessage()
         about = {"logger": record.name, "level": record.levelname.lower(), "timestamp": timestamp(record)}
-        entry = {**job_fields(), **fields, "event": event.strip(), **about}
+        entry = {**context_fields(), **fields, "event": event.strip(), **about}
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry, default=str)
+
+
+def text_fields() -> dict[str, str]:
+    """Return what a line for people is about; less than a line for machines has."""
+    request = request_id.get()
+    return job_fields() if request is None else {"request_id": request, **job_fields()}
 
 
 def timestamp(record: logging.LogRecord) -> str:

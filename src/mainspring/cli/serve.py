@@ -26,7 +26,6 @@ environment (MAINSPRING_PORT, …) and from mainspring.toml, in this order."""
 def add_commands(commands: Commands) -> None:
     serve = add_command(commands, "serve", run_service, "serve the HTTP API, and run jobs", SERVE)
     add_setting_options(serve)
-    serve.add_argument("--log-format", choices=("text", "json"), help="the format of log lines (default: text)")
     config = add_group(commands, "config", "check the settings of the service")
     add_setting_options(add_command(config, "check", check_config, "report errors and warnings about the settings"))
 
@@ -48,6 +47,10 @@ def add_setting_options(parser: Parser) -> None:
         help="fire no schedules here: workers elsewhere do",
     )  # fmt: skip
     parser.add_argument("--log-level", choices=logs.LEVELS, help="the lowest level that is logged (default: info)")
+    parser.add_argument("--log-format", choices=logs.FORMATS, help="the format of log lines (default: text)")
+    parser.add_argument(
+        "--no-metrics", action="store_false", dest="metrics", default=None, help="count nothing for /metrics"
+    )
 
 
 def require_extra() -> None:
@@ -62,14 +65,15 @@ def require_extra() -> None:
 def settings_of(args: Namespace) -> ServiceSettings:
     from mainspring.service.settings import load_settings
 
-    names = ("app", "store", "host", "port", "worker", "schedules", "log_level")
+    names = ("app", "store", "host", "port", "worker", "schedules", "log_level", "log_format", "metrics")
     return load_settings(args.config, **{name: getattr(args, name) for name in names})
 
 
 def run_service(args: Namespace, terminal: Terminal) -> int:
     require_extra()
     settings = settings_of(args)
-    as_json = args.log_format == "json" or (terminal.json and args.log_format is None)
+    is_set = "log_format" in settings.model_fields_set
+    as_json = settings.log_format == "json" or (terminal.json and not is_set)
     logs.set_up(settings.log_level, as_json=as_json, final=True)
     from mainspring.service.program import Service
     from mainspring.telemetry import turn_on

@@ -25,6 +25,8 @@ HEALTHY = 10.0  # seconds; a child that lived this long has probably started wel
 NEVER_WORKED = {Exit.USAGE, Exit.STORE}  # only a child that has not begun to work exits so, even after a long start
 WATCH_EVERY = 0.5  # seconds
 
+NUMBER_VARIABLE = "MAINSPRING_WORKER_NUMBER"  # tells each child its number, from 0
+
 log = get_log("mainspring.supervisor")
 
 
@@ -63,7 +65,7 @@ class Supervisor:
         log.info("supervisor_started", pid=os.getpid(), workers=self._count, reload=self._watch is not None)
         watching = asyncio.create_task(self._look_for_changes())
         try:
-            await asyncio.gather(*(self._keep_alive() for _ in range(self._count)))
+            await asyncio.gather(*(self._keep_alive(number) for number in range(self._count)))
         finally:
             watching.cancel()
             os.close(writing)
@@ -83,11 +85,11 @@ class Supervisor:
 
     # -- one child after another --------------------------------------------------------------
 
-    async def _keep_alive(self) -> None:
+    async def _keep_alive(self, number: int) -> None:
         pause = FIRST_PAUSE
         while not self._stopping.is_set():
             edition, began = self._edition, time.monotonic()
-            code = await self._run_child(edition)
+            code = await self._run_child(edition, number)
             lived = time.monotonic() - began >= HEALTHY
             self._has_worked |= lived and code not in NEVER_WORKED
             if lived or edition != self._edition:
@@ -98,13 +100,14 @@ class Supervisor:
                 await self._recover(code, pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
 
-    async def _run_child(self, edition: int) -> int:
+    async def _run_child(self, edition: int, number: int) -> int:
         """Run a child in its own process group, so that it gets a Ctrl-C only from the parent, not also directly."""
         pipe = self._reading
         try:
             process = await asyncio.create_subprocess_exec(
-                *self._command, "--parent-pipe", str(pipe), pass_fds=[pipe], process_group=0
-            )
+                *self._command, "--parent-pipe", str(pipe), pass_fds=[pipe], process_group=0,
+                env={**os.environ, NUMBER_VARIABLE: str(number)},
+            )  # fmt: skip
         except OSError as error:  # no memory or processes left, for now
             log.error("worker_process_not_started", error=str(error))  # noqa: TRY400 - the message says it all
             return Exit.FAILED

@@ -7,18 +7,23 @@ import signal
 import sys
 import threading
 from argparse import SUPPRESS, ArgumentTypeError, Namespace
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mainspring.cli import logs
 from mainspring.cli.exits import UsageError
 from mainspring.cli.loading import load
 from mainspring.cli.moments import parse_seconds
 from mainspring.cli.parser import Commands, add_command, parse_names, parse_positive
-from mainspring.cli.supervisor import Supervisor
+from mainspring.cli.supervisor import NUMBER_VARIABLE, Supervisor
 from mainspring.cli.terminal import Terminal
 from mainspring.cli.watch import Watch
+from mainspring.errors import ConfigurationError, MissingExtra
 from mainspring.log import get_log
+
+if TYPE_CHECKING:
+    from mainspring.app import Mainspring
 
 NEVER = "never"
 SUPERVISED_SHARE = 0.5  # a worker with a supervisor exits when this share of its slots is stuck
@@ -72,11 +77,22 @@ def add_commands(commands: Commands) -> None:
         " never (default: 0.5 with --reload or several --workers, else never)",
     )  # fmt: skip
     parser.add_argument(
-        "--log-level", choices=logs.LEVELS, default="info", help="the lowest level that is logged (default: info)"
-    )
+        "--log-level", choices=logs.LEVELS,
+        help="the lowest level that is logged (default: info; or MAINSPRING_LOG_LEVEL)",
+    )  # fmt: skip
     parser.add_argument(
-        "--log-format", choices=("text", "json"), help="the format of log lines (default: text; json with --json)"
-    )
+        "--log-format", choices=logs.FORMATS,
+        help="the format of log lines (default: text; json with --json; or MAINSPRING_LOG_FORMAT)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--metrics-port", type=parse_number, metavar="N",
+        help="serve /metrics for Prometheus on this port; 0: any that is free (or MAINSPRING_METRICS_PORT)."
+        " Each of several --workers takes the next port",
+    )  # fmt: skip
+    parser.add_argument(
+        "--metrics-host", metavar="ADDRESS",
+        help="the address for --metrics-port (default: 127.0.0.1); others need MAINSPRING_METRICS_TOKEN",
+    )  # fmt: skip
     parser.add_argument(
         "--log-completions", action="store_true", help="log each job that completes, with how long it ran"
     )
@@ -89,8 +105,7 @@ def run_worker(args: Namespace, terminal: Terminal) -> int:
     if not path:
         msg = "name the application: mainspring worker module:attribute, such as shop.jobs:app (or set MAINSPRING_APP)"
         raise UsageError(msg, args.prog)
-    as_json = args.log_format == "json" or (terminal.json and args.log_format is None)
-    logs.set_up(args.log_level, as_json=as_json, final=True)
+    logs.set_up(**logs.chosen(args, as_json=terminal.json), final=True)
     if args.parent_pipe is None and (args.workers > 1 or args.reload):
         return supervise(args)
     if args.parent_pipe is not None:
@@ -104,7 +119,37 @@ def work(args: Namespace, path: str) -> int:
 
     app = load(path)
     turn_on_by_environment(app)
-    return Worker(app, WorkerSettings(**make_settings(args))).run()
+    worker = Worker(app, WorkerSettings(**make_settings(args)))
+    with metrics_of(app, args):
+        return worker.run()
+
+
+def metrics_of(app: Mainspring, args: Namespace) -> AbstractContextManager[object]:
+    """Serve metrics if a port is given."""
+    port = metrics_port(args)
+    if port is None:
+        return nullcontext()
+    try:
+        from mainspring.metrics import MetricsServer
+    except ImportError as error:
+        msg = f"metrics need another package ({error}); install it with: pip install 'mainspring[metrics]'"
+        raise MissingExtra(msg) from error
+    host = args.metrics_host or os.environ.get("MAINSPRING_METRICS_HOST") or "127.0.0.1"
+    return MetricsServer(app, port=port, host=host)
+
+
+def metrics_port(args: Namespace) -> int | None:
+    """Return the port for the metrics of this process: each child of a supervisor has the next one."""
+    port, text = args.metrics_port, os.environ.get("MAINSPRING_METRICS_PORT")
+    if port is None and text:
+        if not text.isdecimal():
+            msg = f"MAINSPRING_METRICS_PORT is {text!r}; give the number of a port"
+            raise ConfigurationError(msg)
+        port = int(text)
+    if not port:
+        return 0 if port == 0 else None
+    number = 0 if args.parent_pipe is None else int(os.environ.get(NUMBER_VARIABLE, "0"))
+    return int(port) + number
 
 
 def make_settings(args: Namespace) -> dict[str, Any]:

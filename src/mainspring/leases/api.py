@@ -274,6 +274,9 @@ class Leases:
         leased = [run.claim for run in runs if run.claim.id not in gone]
         if leased and self._runtime.observers:
             await self._runtime.observers.leased(leased)
+        if (meter := self._runtime.bus.meter) is not None:
+            for claim in leased:
+                meter.started(claim, now - claim.run_at)
         return [lease_of(claim, lessee, now) for claim in leased], 0.0
 
     async def _claim_due(self, lessee: Lessee, limit: int) -> Claims:

@@ -22,6 +22,7 @@ from mainspring.service import (
     health,
     jobs,
     leases,
+    metrics,
     openapi,
     orders,
     secret_routes,
@@ -54,7 +55,9 @@ def make_service(app: Mainspring, settings: ServiceSettings | None = None, live:
     tokens = Tokens(app.store)
     live = Live(app, tokens) if live is None else live
     add_http_task(app, settings)
-    return Guard(make_api(app, tokens, settings, live), settings, tokens, DeliveryTokens(app.store))
+    api = make_api(app, tokens, settings, live)
+    measured = metrics.begin(api, app, live) if settings.metrics else None
+    return Guard(api, settings, tokens, DeliveryTokens(app.store), measured)
 
 
 def make_api(app: Mainspring, tokens: Tokens, settings: ServiceSettings, live: Live) -> FastAPI:

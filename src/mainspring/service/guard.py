@@ -15,9 +15,12 @@ from typing import Any
 
 from starlette.requests import ClientDisconnect
 
-from mainspring.errors import MainspringError
+from mainspring.errors import MainspringError, StoreUnavailable
+from mainspring.health import within
 from mainspring.ids import new_request_id
-from mainspring.log import get_log
+from mainspring.log import get_log, request_id
+from mainspring.meter import enqueued_via
+from mainspring.metrics.metrics import Metrics
 from mainspring.service.problems import Problem, problem_of
 from mainspring.service.secrets import PREFIX, DeliveryTokens
 from mainspring.service.settings import ServiceSettings
@@ -34,6 +37,10 @@ OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
 """For everyone: probes have no token and name any host, and these paths say nothing but a state."""
 
 ENDS_A_JOB = re.compile(r"/v1/jobs/([0-9a-f-]{36}):(?:complete|fail)")
+METRICS_PATH = "/metrics"
+"""A token that may read it stays good while the store does not answer: the metrics tell of the outage."""
+
+TOKEN_TIMEOUT = 2.0  # seconds for a store that hangs, at METRICS_PATH
 BULK_FACTOR = 5  # the body of a bulk enqueue may be five times as large as others
 SECURITY_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -71,8 +78,16 @@ class Caller:
 class Guard:
     """The outermost application."""
 
-    def __init__(self, app: App, settings: ServiceSettings, tokens: Tokens, delivery_tokens: DeliveryTokens) -> None:
+    def __init__(
+        self,
+        app: App,
+        settings: ServiceSettings,
+        tokens: Tokens,
+        delivery_tokens: DeliveryTokens,
+        metrics: Metrics | None = None,
+    ) -> None:
         self._app = app
+        self._metrics = metrics
         self._tokens = tokens
         self._delivery_tokens = delivery_tokens
         self._hosts = settings.hosts
@@ -87,6 +102,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         request = Request(scope, receive, send)
+        about = request_id.set(request.id), enqueued_via.set("api")
         try:
             request.check_text()
             request.caller = await self._admit(request)
@@ -106,6 +122,10 @@ class Guard:
             await request.answer(Problem("internal_error", "the service failed; its log has the cause"))
         finally:
             request.log()
+            if self._metrics is not None:
+                self._metrics.process.requested(*request.measured())
+            request_id.reset(about[0])
+            enqueued_via.reset(about[1])
 
     async def _admit(self, request: Request) -> Caller:
         """Return who makes a request. Raises Problem if it may not come in."""
@@ -151,7 +171,7 @@ class Guard:
             return Caller(None)
         if text.strip().startswith(PREFIX):
             return await self._receiver(request, text.strip())
-        token = await self._tokens.find(text.strip()) if kind.lower() == "bearer" else None
+        token = await self._token(request, text.strip()) if kind.lower() == "bearer" else None
         if token is None:
             raise Problem("unauthorized", "the token is wrong, revoked or expired")
         return Caller(token)
@@ -164,6 +184,16 @@ class Guard:
             raise Problem("unauthorized", "the token is that of a delivery, and ends only the job of that delivery")
         moment = datetime.fromtimestamp(0, UTC)
         return Caller(Token(path[1], f"delivery of {path[1]}", frozenset(), moment, "service"), number)
+
+    async def _token(self, request: Connection, text: str) -> Token | None:
+        if request.path != METRICS_PATH:
+            return await self._tokens.find(text)
+        try:
+            return await within(TOKEN_TIMEOUT, self._tokens.find(text))
+        except StoreUnavailable:
+            if (token := self._tokens.last_known(text)) is None:
+                raise
+            return token
 
 
 class Connection:
@@ -222,6 +252,7 @@ class Request(Connection):
         self._read = 0
         self._status = 0
         self._began = time.monotonic()
+        self._answered: float | None = None  # when the answer began; a stream may go on for hours
 
     @property
     def caller(self) -> Caller:
@@ -255,6 +286,7 @@ class Request(Connection):
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._status = message["status"]
+            self._answered = time.monotonic()
             message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.id.encode()), *SECURITY_HEADERS]
         await self._send(message)
 
@@ -266,6 +298,12 @@ class Request(Connection):
         headers.append((b"content-length", str(len(body)).encode()))
         await self.send({"type": "http.response.start", "status": problem.kind.status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
+
+    def measured(self) -> tuple[str, str, int, float]:
+        """Return the route, the method, the status and the seconds until the answer began."""
+        route, literal = self._scope.get("route"), self.path if "endpoint" in self._scope else "unmatched"
+        until = time.monotonic() if self._answered is None else self._answered
+        return getattr(route, "path_format", literal), self._scope["method"], self._status, until - self._began
 
     def log(self) -> None:
         took = round((time.monotonic() - self._began) * 1000, 1)

@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
+from contextvars import Context
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -184,6 +185,7 @@ class Hub:
         self._forget()
 
     def _forget(self) -> None:
+        self.lag = 0.0  # how old the newest change was when it was read, in seconds
         self.cursor: Cursor | None = None
         self._ring = Ring()
         self._progress = Conflation(self._flush)
@@ -202,7 +204,7 @@ class Hub:
             raise HubStopped
         self._subscriptions.add(subscription)
         if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="mainspring-hub")
+            self._task = asyncio.create_task(self._run(), name="mainspring-hub", context=Context())
 
     def leave(self, subscription: Subscription) -> None:
         subscription.leave()
@@ -307,6 +309,8 @@ class Hub:
         before, self.cursor = self.cursor, page.cursor
         if before is None or (before == page.cursor and not page.entries):
             return
+        if page.entries:
+            self.lag = max(0, self._app.store.clock.now() - page.entries[-1].at) / 1000
         events = self._progress.pass_on(page.changes(EVERY_CHANGE, before))
         self._ring.add(Batch(before, page.cursor, events))
         self._publish(events, page.cursor)

@@ -13,6 +13,7 @@ from mainspring.service import (
     failures,
     limits,
     live_settings,
+    metrics,
     numbers,
     people,
     probes,
@@ -35,5 +36,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     live_settings.router,
     people.router,
     probes.router,
+    metrics.router,
     users.router,
 )

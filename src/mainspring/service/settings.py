@@ -77,6 +77,8 @@ class ServiceSettings(BaseSettings):
     worker: bool = Field(default=True, description="run jobs in this process too")
     schedules: bool = Field(default=True, description="fire schedules in this process too")
     log_level: Level = Field(default="info", description="the lowest level")
+    log_format: Literal["text", "json"] = Field(default="text", description="the format of log lines")
+    metrics: bool = Field(default=True, description="count what this process does, for `/metrics`")
     tokens: Literal["required", "optional"] | None = Field(
         default=None,
         description="whether each request needs a token; by default only `serve` on loopback needs none",

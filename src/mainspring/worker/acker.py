@@ -210,15 +210,17 @@ class AfterAck:
 
     def confirmed(self, written: Sequence[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
         """Follow up on outcomes that were written. A status is None if the claim was lost and nothing was changed."""
-        all_wanted = self._hears_success()
+        all_wanted, meter = self._hears_success(), self._bus.meter
         if self._runtime.observers:
             self._tell_observers(written, statuses)
         for (run, outcome), status in zip(written, statuses, strict=True):
+            if meter is not None and status is Status.COMPLETED:
+                meter.completed(run.claim, outcome.finished_at - outcome.started_at)
             if all_wanted or status is not Status.COMPLETED:
                 self._report(run, outcome, status)
                 self.released += run.stop is Stop.SHUTDOWN and outcome.move is Move.RELEASE
             if outcome.follow_ups and status is not None:
-                self._runtime.pipeline.announce(outcome.follow_ups, outcome.inserted)
+                self._runtime.pipeline.announce(outcome.follow_ups, outcome.inserted, "job")
             if run.admitted:
                 self.ended(run.claim, RunResult(outcome, run.error))
             if status is Status.CANCELLED and (run.claim.token > 1 or (run.durable and run.durable.spawned)):
@@ -235,10 +237,12 @@ class AfterAck:
             self.ended(run.claim, RunResult(outcome, run.error))
         if self._runtime.observers:
             self._tell_observers([(run, outcome)], [Status.COMPLETED])
+        if self._bus.meter is not None:
+            self._bus.meter.completed(run.claim, outcome.finished_at - outcome.started_at)
         self._report(run, outcome, Status.COMPLETED)
         self._warn_of_lost_result(run, outcome)
         if (written := run.context.effects.outcome) is not None:
-            self._runtime.pipeline.announce(written.follow_ups, written.inserted)
+            self._runtime.pipeline.announce(written.follow_ups, written.inserted, "job")
 
     def _tell_observers(self, written: Sequence[tuple[Run, Outcome]], statuses: Sequence[Status | None]) -> None:
         for (run, outcome), status in zip(written, statuses, strict=True):

@@ -22,7 +22,7 @@ from mainspring.errors import Cancel, Discard, RunEnd, Snooze
 from mainspring.features.breakers.call import Passage
 from mainspring.features.durable.plan import StepPlan
 from mainspring.job import Claim
-from mainspring.log import SetUp, running
+from mainspring.log import SetUp, running, worker_id
 from mainspring.middleware import RunCall
 from mainspring.observer import complain, guarded
 from mainspring.stored_options import options_of
@@ -80,6 +80,7 @@ def perform(
     """Prepare the job, ask the parent whether it may still start, and run it. Return the message for the parent."""
     claim = to_claim(order["claim"])
     running.set(claim)
+    worker_id.set(order["worker"])
     try:
         task = find_task(order["module"], order["name"])
         imported()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -212,6 +212,8 @@ class Runs:
         self.running.add(run)
         run.slot = slot
         run.started_at = self._clock.now()
+        if self._bus.meter is not None:
+            self._bus.meter.started(run.claim, run.started_at - run.claim.run_at)
         if self._bus.wants(JobStarted):
             lateness = max(0, run.started_at - run.claim.run_at) / 1000
             self._bus.emit(JobStarted(**fields_of(run, self._worker), lateness=lateness))
@@ -277,6 +279,10 @@ class Runs:
             self.freed.set()
 
     # -- all of them ----------------------------------------------------------------------------
+
+    def queues(self) -> Counter[str]:
+        """Return how many jobs of each queue run now. Any thread may call this."""
+        return Counter(run.claim.queue for run in list(self.running))
 
     def not_started(self) -> list[Run]:
         """Return the runs whose handlers are not called yet, wherever they wait."""

@@ -15,7 +15,7 @@ from mainspring import subscribers
 from mainspring.errors import ConfigurationError, WorkerStuck
 from mainspring.events import WorkerStarted, WorkerStopped
 from mainspring.live_settings import FRESH_FOR
-from mainspring.log import get_log
+from mainspring.log import get_log, worker_id
 from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Claims, Wake
 from mainspring.worker import publication, unknown_tasks
@@ -84,6 +84,7 @@ class Worker:
     async def serve(self) -> None:
         """Work until `stop` is called. Raise WorkerStuck if `exit_when_stuck` ended the worker."""
         parts = self._prepare()
+        worker_id.set(self.id)
         if not await parts.membership.join(unless=self._stopping):
             return
         parts.admission.may_stand_by = True
@@ -128,6 +129,7 @@ class Worker:
         parts = self.parts
         parts.heartbeat.start()
         acks = asyncio.create_task(parts.acker.serve(), name="mainspring-acks")
+        self.runtime.live_runs[self.id] = parts.runs
         self.runtime.bus.emit(WorkerStarted(worker=self.id, queues=tuple(parts.membership.queues)))
         try:
             yield
@@ -141,6 +143,7 @@ class Worker:
             parts.executor.close()
             await parts.heartbeat.stop()
             await parts.membership.leave()
+            del self.runtime.live_runs[self.id]
             log.info("worker_stopped", worker=self.id, abandoned=self._abandoned)
             self.runtime.bus.emit(WorkerStopped(worker=self.id, released=parts.after_ack.released))
             await self.runtime.bus.flush()

@@ -171,6 +171,11 @@ class Breakers:
         view, now = self.circuits.view(name), self._services.store.clock.now()
         return view.is_fresh(now) and view.circuit is not None and view.circuit.phase is Phase.CLOSED
 
+    def meter(self, name: str, seconds: float, *, well: bool | None) -> None:
+        """Count a call of `ctx.breaker` for metrics, if this process has them."""
+        if self._services.bus.meter is not None:
+            self._services.bus.meter.called(name, seconds, well=well)
+
     async def note(self, name: str, call_id: str, *, well: bool | None) -> None:
         """Count the result of a call; None says nothing about the service. Never fails: a lost result does no harm."""
         if self.must_tell(name, call_id, well=well):

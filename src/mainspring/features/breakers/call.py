@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
@@ -20,21 +21,25 @@ class Passage:
         self._name = check_name(name)
         self._timed_out = timed_out
         self._call_id = ""
+        self._began = 0.0
 
     async def __aenter__(self) -> None:
         self._call_id = new_id()
         admission = await self._breakers.admit(self._name, [self._call_id])
         if self._call_id not in admission.granted:
             raise Snooze(timedelta(milliseconds=admission.delay()), reason_of(self._name))
+        self._began = time.monotonic()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._breakers.note(self._name, self._call_id, well=self._verdict(error))
+        well = self._verdict(error)
+        self._breakers.meter(self._name, time.monotonic() - self._began, well=well)
+        await self._breakers.note(self._name, self._call_id, well=well)
 
     def __enter__(self) -> None:
         if self._breakers.admits_at_once(self._name):
-            self._call_id = new_id()
+            self._call_id, self._began = new_id(), time.monotonic()
         else:
             self._breakers.run(self.__aenter__())
 
@@ -42,6 +47,7 @@ class Passage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         breakers, well = self._breakers, self._verdict(error)
+        breakers.meter(self._name, time.monotonic() - self._began, well=well)
         if breakers.must_tell(self._name, self._call_id, well=well):
             self._breakers.run(breakers.tell(self._name, self._call_id, well=well))
 
