@@ -56,7 +56,7 @@ def add_setting_options(parser: Parser) -> None:
 def require_extra() -> None:
     """Raise MissingExtra if the packages of the service are not installed."""
     try:
-        import mainspring.service  # noqa: F401
+        import mainspring.service.application  # noqa: F401
     except ImportError as error:
         msg = f"the service needs more packages ({error}); install them with: pip install 'mainspring[service]'"
         raise MissingExtra(msg) from error

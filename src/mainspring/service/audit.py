@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Query
 from pydantic import Field
@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.json_data import plain
+from mainspring.service.answers.audit import AuditPage
 from mainspring.service.bodies import Body, Instant
 from mainspring.service.requests import Router, answer, app_of, needs, next_link
 from mainspring.service.tokens import Scope
-from mainspring.service.views import Moment, View
 
 router = Router(prefix="/v1", tags=["audit log"])
 
@@ -29,23 +29,6 @@ class AuditQuery(Body):
     operation: str | None = Field(default=None, description="the id of a bulk action")
     limit: int = Field(default=100, ge=1, le=1_000)
     cursor: str | None = None
-
-
-class AuditView(View):
-    """A change by hand."""
-
-    at: Moment
-    actor: str
-    action: str
-    reason: str
-    detail: dict[str, Any] = Field(description="the filter, or what was changed")
-    count: int = Field(description="jobs that were changed")
-    operation: str
-
-
-class AuditPage(View):
-    entries: list[AuditView]
-    cursor: str | None = Field(description="pass it as `cursor` to get older entries; null: these were the last")
 
 
 @router.get("/audit", response_model=AuditPage, summary="Read the audit log", **needs(Scope.READ))

@@ -9,16 +9,15 @@ from pydantic import Field, StrictBool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mainspring.features.batches.rules import BatchState
 from mainspring.job import NewJob
 from mainspring.json_data import plain
+from mainspring.service.answers.batches import BatchCancelled, BatchPage, BatchView, NewBatchView
 from mainspring.service.bodies import MOST_IN_BULK, NewJobBody, Reasoned
 from mainspring.service.bodies import Body as Checked
 from mainspring.service.cursors import cursor_of, last_of
 from mainspring.service.enqueue import prepared
 from mainspring.service.requests import Router, answer, app_of, caller_of, location, needs, next_link
 from mainspring.service.tokens import Scope
-from mainspring.service.views import Moment, View
 
 router = Router(prefix="/v1", tags=["batches"])
 BatchId = Annotated[str, Path(max_length=200)]
@@ -40,46 +39,6 @@ class BatchCancelBody(Reasoned):
 class BatchQuery(Checked):
     limit: int = Field(default=50, ge=1, le=500)
     cursor: str | None = Field(default=None, max_length=2_000)
-
-
-class NewBatchView(View):
-    id: str
-    jobs: list[str] = Field(description="the ids of its jobs, in the order given")
-
-
-class BatchTally(View):
-    completed: int
-    failed: int = Field(description="dead letters")
-    cancelled: int
-    gone: int = Field(description="finished and removed since")
-
-
-class BatchSummaryView(View):
-    id: str
-    state: BatchState
-    total: int
-    created_at: Moment
-    ended: BatchTally | None = Field(description="how its jobs ended, once it has finished")
-
-
-class BatchPage(View):
-    batches: list[BatchSummaryView]
-    cursor: str | None = Field(description="pass it as `cursor` to get the next page; null: this was the last")
-
-
-class BatchView(BatchTally):
-    """How far a batch is."""
-
-    id: str
-    total: int
-    done: int
-    fraction: float
-    finished: bool
-
-
-class BatchCancelled(View):
-    changed: int
-    requested: int = Field(description="running jobs that were asked to stop")
 
 
 @router.post(

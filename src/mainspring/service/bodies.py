@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import Body as Given
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -175,10 +174,6 @@ class Reasoned(Body):
     """Why a change is made; for the audit log."""
 
     reason: Text = ""
-
-
-Reason = Annotated[Reasoned, Given(default_factory=Reasoned)]
-"""The body of a change that needs no more than a reason. It may be left out."""
 
 
 class RetryBody(Reasoned):

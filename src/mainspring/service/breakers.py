@@ -10,12 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.errors import BreakerNotFound
-from mainspring.features.breakers.rules import Phase
 from mainspring.json_data import plain
-from mainspring.service.bodies import Reason, Reasoned, Seconds
-from mainspring.service.requests import Router, answer, app_of, caller_of, needs
+from mainspring.service.answers.breakers import BreakerList, BreakerView
+from mainspring.service.bodies import Reasoned, Seconds
+from mainspring.service.requests import Reason, Router, answer, app_of, caller_of, needs
 from mainspring.service.tokens import Scope
-from mainspring.service.views import Moment, View
 
 router = Router(prefix="/v1", tags=["breakers"])
 BreakerName = Annotated[str, Path(max_length=200)]
@@ -25,24 +24,6 @@ class OpenBody(Reasoned):
     open_for: Seconds | None = Field(
         default=None, gt=0, description="seconds after which probes are let through; default: until it is closed"
     )
-
-
-class BreakerView(View):
-    """A circuit breaker."""
-
-    name: str
-    phase: Phase
-    since: Moment | None = Field(description="null: it was never anything but closed")
-    until: Moment | None = Field(description="if open: when the first probes are let through")
-    good: int = Field(description="results within its window")
-    bad: int
-    probing: int = Field(description="probes under way")
-    passed: int = Field(description="probes that succeeded")
-    reason: str
-
-
-class BreakerList(View):
-    breakers: list[BreakerView]
 
 
 @router.get("/breakers", response_model=BreakerList, summary="List breakers", **needs(Scope.READ))

@@ -10,14 +10,14 @@ from pydantic import Field, StrictBool, StrictInt, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mainspring.bulk.change import BulkChange, BulkState, filter_data
+from mainspring.bulk.change import BulkChange, filter_data
 from mainspring.json_data import plain
+from mainspring.service.answers.bulk import BulkPage, BulkView
 from mainspring.service.bodies import Body as Checked
-from mainspring.service.bodies import JobFilter, Reason, Reasoned
+from mainspring.service.bodies import JobFilter, Reasoned
 from mainspring.service.cursors import cursor_of, last_of
-from mainspring.service.requests import Router, answer, app_of, caller_of, location, needs, next_link
+from mainspring.service.requests import Reason, Router, answer, app_of, caller_of, location, needs, next_link
 from mainspring.service.tokens import Scope
-from mainspring.service.views import Moment, View
 from mainspring.stores.protocol import Filter
 
 router = Router(prefix="/v1/bulk", tags=["bulk actions"])
@@ -54,32 +54,6 @@ class NewBulkBody(Reasoned):
 class BulkQuery(Checked):
     limit: int = Field(default=50, ge=1, le=500)
     cursor: str | None = Field(default=None, max_length=2_000)
-
-
-class BulkView(View):
-    """A bulk action, and how far it is."""
-
-    id: str = Field(description="also its operation: GET /v1/jobs?operation=… lists the jobs that it has changed")
-    action: str
-    filter: dict[str, Any] = Field(description="as requests give it; jobs that match it later are not changed")
-    actor: str
-    reason: str
-    state: BulkState = Field(description="`planned`: a dry run; `waiting`: for `:continue`, after its canary")
-    total: int = Field(description="jobs that matched at the start")
-    changed: int = Field(description="jobs that were changed or, while they run, asked to stop")
-    looked_at: int = Field(description="jobs that it has dealt with, also those that could not be changed")
-    conflicts: int = Field(description="jobs not retried, because another live job holds the dedupe key")
-    progress: float = Field(description="the share that is done, from 0 to 1")
-    pace: float | None
-    canary: int | None
-    created_at: Moment
-    ended_at: Moment | None
-    error: str
-
-
-class BulkPage(View):
-    actions: list[BulkView]
-    cursor: str | None = Field(description="pass it as `cursor` to get the next page; null: this was the last")
 
 
 def bulk_data(change: BulkChange) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from mainspring.app import Mainspring
 from mainspring.ids import new_id
 from mainspring.json_data import plain
 from mainspring.service import export
+from mainspring.service.answers.dead import ChangedView, DeadPage
 from mainspring.service.bodies import JobConditions, Paged, Reasoned, Seconds
 from mainspring.service.jobs import page_data
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link
 from mainspring.service.tokens import Scope
-from mainspring.service.views import JobPage, Moment, View
 from mainspring.stores.protocol import Filter
 
 router = Router(prefix="/v1", tags=["dead letters"])
@@ -31,25 +31,6 @@ class DeadQuery(JobConditions, Paged):
 class PurgeBody(Reasoned):
     older_than: Seconds = Field(description="seconds since they became dead letters; 0: all of them")
     dry_run: StrictBool = Field(default=False, description="only count them")
-
-
-class DeadPage(JobPage):
-    oldest: Moment | None = Field(description="when the oldest dead letter that matches failed for the last time")
-    oldest_age: float | None = Field(description="how many seconds ago that was")
-    oldest_known: bool = Field(
-        description="false: the search for the oldest one ended early, because few of very many dead letters match"
-    )
-
-
-class ChangedView(View):
-    """What a change of many jobs did, or would do in a dry run."""
-
-    changed: int
-    requested: int = Field(description="running jobs that were asked to stop")
-    conflicts: dict[str, str] = Field(
-        description="jobs that were not retried, with the live job that holds their dedupe key"
-    )
-    operation: str = Field(description="its id in the audit log; GET /v1/jobs?operation=… lists the changed jobs")
 
 
 @router.get(

@@ -10,13 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.features.failures.api import LONGEST_NOTE
-from mainspring.features.failures.group import MOST_DEAD, FailureGroup, GroupState
+from mainspring.features.failures.group import FailureGroup, GroupState
 from mainspring.json_data import plain
+from mainspring.service.answers.failures import GroupPage, GroupView, RetriedView
 from mainspring.service.bodies import Body as Checked
 from mainspring.service.bodies import Instant, Name, Reasoned, Seconds
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link
 from mainspring.service.tokens import Scope
-from mainspring.service.views import Moment, View
 
 router = Router(prefix="/v1/failures", tags=["failures"])
 Fingerprint = Annotated[str, Path(max_length=200, description="of the group")]
@@ -55,47 +55,6 @@ class MuteBody(NoteBody):
 
 class GroupRetryBody(Reasoned):
     dry_run: StrictBool = Field(default=False, description="only count the dead letters")
-
-
-class GroupView(View):
-    """All failures with one fingerprint."""
-
-    fingerprint: str
-    task: str
-    error_type: str
-    place: str = Field(description="`module:function` in which the error was raised; empty if unknown")
-    message: str = Field(description="of the last failure")
-    job_id: str = Field(description="the job that failed last: a sample")
-    first_seen: Moment
-    last_seen: Moment
-    count: int = Field(description="runs that failed")
-    versions: list[str] = Field(description="of the code that failed, newest last")
-    state: GroupState
-    note: str
-    actor: str
-    changed_at: Moment | None
-    automatic: bool = Field(description="it was resolved because the last of its jobs has succeeded")
-    until: Moment | None = Field(description="of a muted group: when it is open again")
-    reopened: int = Field(description="times it failed again after it was resolved")
-    reopened_at: Moment | None
-    reopened_version: str
-    is_regression: bool = Field(description="it failed again after it was resolved, and nobody has said anything since")
-    dead: int = Field(description=f"its dead letters, counted up to {MOST_DEAD:,}")
-    traceback: str = Field(description="of the sample; lists leave it out")
-
-
-class GroupPage(View):
-    groups: list[GroupView]
-    cursor: str | None = Field(description="pass it as `cursor` to get the next page; null: this was the last")
-
-
-class RetriedView(View):
-    """What a retry did, or would do in a dry run."""
-
-    changed: int
-    conflicts: dict[str, str] = Field(
-        description="jobs that were not retried, with the live job that holds their dedupe key"
-    )
 
 
 def group_data(group: FailureGroup) -> dict[str, Any]:

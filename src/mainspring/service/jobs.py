@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from mainspring.json_data import plain
 from mainspring.service import export, views
-from mainspring.service.bodies import EditBody, JobQuery, Paged, Reason, RescheduleBody, RetryBody
-from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link
+from mainspring.service.bodies import EditBody, JobQuery, Paged, RescheduleBody, RetryBody
+from mainspring.service.requests import Reason, Router, answer, app_of, caller_of, needs, next_link
 from mainspring.service.tokens import Scope
 from mainspring.service.views import job_data
 from mainspring.stores.protocol import Filter

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Coroutine, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, StrictBool, StrictInt, StringConstraints, TypeAdapter, model_validator
 from starlette.requests import ClientDisconnect, Request
@@ -33,13 +33,13 @@ from mainspring.leases.items import (
 )
 from mainspring.leases.lessee import Lease
 from mainspring.service import orders
+from mainspring.service.answers.orders import Order
 from mainspring.service.bodies import Body, Instant, Name, Reasoned, Seconds, Text
 from mainspring.service.live import Live
 from mainspring.service.requests import answer, app_of, body_of, caller_of
 from mainspring.service.settings import LONGEST_WAIT
 from mainspring.service.system import halt_data
 from mainspring.service.tokens import Scope
-from mainspring.service.views import HaltView, Moment, TargetView, View
 
 T = TypeVar("T")
 
@@ -171,61 +171,6 @@ LEAVE: TypeAdapter[LeaveBody] = TypeAdapter(LeaveBody)
 # -- what is answered -----------------------------------------------------------------------------
 
 
-class LeaseView(View):
-    """A job that the worker has now."""
-
-    id: str
-    token: int = Field(description="goes with every report about the job")
-    task: str
-    queue: str
-    payload: Any
-    attempt: int
-    max_attempts: int
-    deadline: Moment | None = Field(description="when its timeout ends the run")
-    target: TargetView | None
-    tags: list[str]
-    suspect: bool = Field(description="a worker died with it before: run it alone")
-    trace: dict[str, str] = Field(description="its trace context, such as `traceparent`: headers for your tracer")
-
-
-class PulseView(View):
-    """What the worker should know now."""
-
-    halted: bool = Field(description="the whole system is halted: nothing new is given out")
-    halts: list[HaltView]
-    cancelled: dict[str, str] = Field(
-        description="jobs that it holds and that were cancelled, with the reason: stop them"
-    )
-    lost: list[str] = Field(description="jobs that it named and does not hold any more: stop them")
-    order: orders.Order | None = Field(
-        description="an operator's wish: take no more jobs, or also end as soon as those in hand are done"
-    )
-    known: bool = Field(description="false: it was silent for longer than the lease, and has lost all that it held")
-    lease: float = Field(description="seconds without a sign of life after which its jobs go to others")
-
-
-class ClaimView(View):
-    jobs: list[LeaseView]
-    pulse: PulseView
-
-
-class ReplyView(View):
-    id: str
-    token: int
-    reply: Literal["ok", "cancelled", "stale", "invalid"]
-    status: str | None = Field(description="of the job after this")
-    message: str
-
-
-class ReportView(View):
-    replies: list[ReplyView] = Field(description="one for each item, in the same order")
-    pulse: PulseView
-
-
-class LeftView(View):
-    left: bool
-
-
 def lease_data(lease: Lease) -> dict[str, Any]:
     return {
         "id": lease.id,
@@ -243,7 +188,7 @@ def lease_data(lease: Lease) -> dict[str, Any]:
     }
 
 
-def pulse_data(app: Mainspring, pulse: Pulse, order: orders.Order | None) -> dict[str, Any]:
+def pulse_data(app: Mainspring, pulse: Pulse, order: Order | None) -> dict[str, Any]:
     return {
         "order": order,
         "halted": pulse.halted,

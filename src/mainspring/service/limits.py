@@ -2,54 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import Path, Query
-from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.errors import SubscriberNotFound
 from mainspring.json_data import plain
+from mainspring.service.answers.limits import LimitList, SubscriberList
 from mainspring.service.requests import Router, answer, app_of, needs
 from mainspring.service.tokens import Scope
-from mainspring.service.views import View
 
 router = Router(prefix="/v1")
-
-
-class LimitView(View):
-    """A limit, a rate or a fair task that is in use, or one key of it."""
-
-    kind: Literal["limit", "rate", "fair"]
-    name: str
-    key: str = Field(description="empty if it has no keys")
-    waits_for: str = Field(description="the `waits_for` of jobs that it blocks")
-    waiting: bool = Field(description="jobs may wait for it")
-    size: int = Field(description="the slots of a limit; the burst of a rate")
-    used: int
-    jobs: list[str] = Field(description="the jobs that hold its slots")
-    tokens: float | None = Field(description="of a rate")
-    per_second: float | None = Field(description="of a rate")
-    ready: int = Field(description="of a fair key: how many more jobs are ready or running")
-
-
-class LimitList(View):
-    limits: list[LimitView]
-
-
-class SubscriberView(View):
-    """A durable subscriber of the change feed."""
-
-    name: str
-    cursor: str = Field(description="the last change that it has handled, or passed over")
-    owner: str | None = Field(description="the worker that serves it; null: none does")
-    failures: int = Field(description="in a row, for the next change")
-    error: str
-
-
-class SubscriberList(View):
-    subscribers: list[SubscriberView]
 
 
 @router.get("/limits", response_model=LimitList, summary="List limits in use", tags=["limits"], **needs(Scope.READ))

@@ -12,10 +12,10 @@ from starlette.responses import Response
 from mainspring.features.limits.options import Rate
 from mainspring.json_data import plain
 from mainspring.live_settings import Kind
+from mainspring.service.answers.live_settings import ClearedView, SettingList
 from mainspring.service.bodies import Body, Reasoned, RetryPolicy, Seconds
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs
 from mainspring.service.tokens import Scope
-from mainspring.service.views import Moment, View
 
 router = Router(prefix="/v1/settings", tags=["settings"])
 OwnerName = Annotated[str, Path(max_length=200)]
@@ -51,26 +51,6 @@ class SettingsBody(Reasoned):
         given["rate"] = None if self.rate is None else Rate(self.rate.count, per=self.rate.per, burst=self.rate.burst)
         given["retry"] = None if self.retry is None else self.retry.to_retry()
         return given
-
-
-class SettingView(View):
-    """A setting that was changed at run time."""
-
-    kind: Kind
-    name: str
-    option: str = Field(description="limit, rate, retry, timeout, max_attempts or paused")
-    value: Any = Field(description="a number; an object for a rate or a retry policy; true for a pause")
-    actor: str
-    reason: str
-    at: Moment
-
-
-class SettingList(View):
-    settings: list[SettingView]
-
-
-class ClearedView(View):
-    cleared: bool = Field(description="false: there was nothing to clear")
 
 
 def owner(kind: Kind, name: str) -> dict[str, Any]:

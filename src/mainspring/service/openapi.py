@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from mainspring.service import leases, views
+from mainspring.service.answers import leases as answers
 from mainspring.service.bodies import BulkBody, NewJobBody
 from mainspring.service.guard import OPEN_PATHS
 from mainspring.service.problems import CONTENT_TYPE
@@ -86,9 +87,9 @@ RAW = (
         "/v1/jobs:bulk", "Enqueue many jobs", BulkBody, {200: views.BulkEnqueued}, Scope.ENQUEUE, "jobs",
         is_idempotent=True,
     ),
-    Raw("/v1/leases", "Claim jobs", leases.ClaimBody, {200: leases.ClaimView}, Scope.LEASE, "leases"),
-    Raw("/v1/leases:report", "Report about jobs", leases.ReportBody, {200: leases.ReportView}, Scope.LEASE, "leases"),
-    Raw("/v1/leases:leave", "Leave", leases.LeaveBody, {200: leases.LeftView}, Scope.LEASE, "leases"),
+    Raw("/v1/leases", "Claim jobs", leases.ClaimBody, {200: answers.ClaimView}, Scope.LEASE, "leases"),
+    Raw("/v1/leases:report", "Report about jobs", leases.ReportBody, {200: answers.ReportView}, Scope.LEASE, "leases"),
+    Raw("/v1/leases:leave", "Leave", leases.LeaveBody, {200: answers.LeftView}, Scope.LEASE, "leases"),
 )  # fmt: skip
 
 

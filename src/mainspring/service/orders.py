@@ -7,29 +7,21 @@ at once. The order ends when the worker leaves: another process may have the sam
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.app import Mainspring
 from mainspring.leases.api import checked_id
-from mainspring.service.bodies import Reason
-from mainspring.service.requests import Router, answer, app_of, caller_of, needs
+from mainspring.service.answers.orders import Order, OrderView
+from mainspring.service.requests import Reason, Router, answer, app_of, caller_of, needs
 from mainspring.service.tokens import Scope
-from mainspring.service.views import View
 from mainspring.stores.documents import Bundle, By, Key, Note, Write
 
 COLLECTION = "worker_orders"
 RETENTION = 24 * 3_600_000  # milliseconds; a worker that has not asked by then is gone
-Order = Literal["quiet", "terminate"]
 router = Router(prefix="/v1", tags=["workers"])
-
-
-class OrderView(View):
-    worker: str
-    order: Order | None = Field(description="null: it may take jobs")
 
 
 def key_of(worker: str) -> Key:

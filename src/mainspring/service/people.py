@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import date, timedelta
+from datetime import timedelta
 from hashlib import sha256
 from typing import Annotated, Any, Literal
 
@@ -19,14 +19,13 @@ from mainspring.features.people.person import MAX_OCCASIONS, Person, person_of
 from mainspring.features.people.storage import PersonChange
 from mainspring.json_data import plain
 from mainspring.json_text import conditions, key_and_value
+from mainspring.service.answers.people import PeoplePage, PersonOccasions, PersonView, UpcomingList
 from mainspring.service.bodies import LONGEST, Body, Instant, Text
 from mainspring.service.cursors import cursor_of, last_of
 from mainspring.service.etags import IfMatch, IfNoneMatch, etag, expected
 from mainspring.service.problems import Problem
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link
-from mainspring.service.schedule_views import EntryView
 from mainspring.service.tokens import Scope
-from mainspring.service.views import Moment, View
 from mainspring.stores.documents import ABSENT
 
 router = Router(prefix="/v1")
@@ -94,65 +93,6 @@ class PeopleQuery(Body):
     attribute: list[str] = Field(default=[], max_length=20, description="`name=value`, the value as JSON or as text")
     limit: int = Field(default=50, ge=1, le=500)
     cursor: Text | None = None
-
-
-class OccasionView(View):
-    kind: str
-    date: str
-    at: str
-    feb29: str
-    late: str
-    grace: str
-    template: str | None
-    channel: str | None
-
-
-class PersonView(View):
-    """A person."""
-
-    id: str
-    tz: str
-    first_name: str
-    last_name: str
-    email: str | None
-    addresses: dict[str, str]
-    locale: str | None
-    quiet: str | None
-    attributes: dict[str, Any]
-    occasions: list[OccasionView]
-
-
-class PeoplePage(View):
-    people: list[PersonView]
-    cursor: str | None = Field(description="pass it as `cursor` to get the next page; null: this was the last")
-    unreadable: dict[str, str] = Field(description="people that only a newer version can read, and why")
-
-
-class UpcomingView(View):
-    """A message that will be sent."""
-
-    person: str
-    kind: str
-    on: date = Field(description="the local date that it is for")
-    due: Moment
-    local: str = Field(description="the same in the local time of the person")
-    tz: str
-
-
-class UpcomingList(View):
-    upcoming: list[UpcomingView]
-
-
-class OccasionEntryView(EntryView):
-    kind: str
-    on: date
-
-
-class PersonOccasions(View):
-    """What will be sent to a person, and what became of earlier occasions."""
-
-    upcoming: list[UpcomingView]
-    ledger: list[OccasionEntryView]
 
 
 # -- people ---------------------------------------------------------------------------------------

@@ -9,16 +9,15 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import Query
-from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.app import Mainspring
 from mainspring.job import Counts, Job, Status
 from mainspring.json_data import plain
+from mainspring.service.answers.probes import QueueStats, SchedulerHealth
 from mainspring.service.requests import Router, answer, app_of, needs
 from mainspring.service.tokens import Scope
-from mainspring.service.views import Moment, View
 from mainspring.stores.protocol import Stats
 
 router = Router()
@@ -26,43 +25,6 @@ MAX_DEPTH = 1_000  # due jobs, exclusive; the same for the others
 MAX_DEAD = 50
 MAX_MINUTES = 60.0
 DAY = timedelta(days=1)
-
-
-class SchedulerStats(View):
-    queueDepth: int = Field(description="jobs that are due and could start now; jobs for later do not count")  # noqa: N815 - as the document names it
-    dlqSize: int = Field(description="dead letters")  # noqa: N815
-    jobsLast24h: int = Field(description="jobs that completed within 24 hours")  # noqa: N815
-    failureRate: float = Field(description="the share of attempts that failed within 24 hours, from 0 to 1")  # noqa: N815
-    oldestPendingMinutes: float = Field(description="how long the oldest due job has waited")  # noqa: N815
-
-
-class SchedulerHealth(View):
-    healthy: bool
-    stats: SchedulerStats
-
-
-class QueueNumbers(View):
-    pending: int = Field(description="jobs that wait, also for other jobs, signals or times")
-    processing: int
-    completed: int = Field(description="those that retention has not removed yet")
-    failed: int = Field(description="jobs that failed and wait for another attempt")
-    deadLetter: int  # noqa: N815
-
-
-class DeadLetterView(View):
-    id: str
-    queue: str
-    type: str = Field(description="the name of the task")
-    payload: Any
-    finalError: str  # noqa: N815
-    attempts: int
-    movedAt: Moment  # noqa: N815
-
-
-class QueueStats(View):
-    timestamp: Moment
-    queues: dict[str, QueueNumbers]
-    deadLetter: list[DeadLetterView] = Field(description="the newest dead letters")  # noqa: N815
 
 
 @router.get(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Body
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.app import Mainspring
+from mainspring.service.bodies import Reasoned
 from mainspring.service.guard import Caller
 from mainspring.service.problems import Problem
 from mainspring.service.secrets import Secrets
@@ -21,6 +22,9 @@ from mainspring.service.tokens import Scope
 T = TypeVar("T")
 
 SCOPE_OF = "x-scope"  # the scope that an operation needs, in the OpenAPI document
+
+Reason = Annotated[Reasoned, Body(default_factory=Reasoned)]
+"""The body of a change that needs no more than a reason. It may be left out."""
 
 
 def app_of(request: Request) -> Mainspring:

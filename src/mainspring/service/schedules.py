@@ -21,11 +21,11 @@ from mainspring.job import Job
 from mainspring.json_data import plain
 from mainspring.json_schedules import plain_changes, plain_courses, plain_rows, plain_schedule, state_of
 from mainspring.service import schedule_views as views
-from mainspring.service.bodies import Instant, Reason
+from mainspring.service.bodies import Instant
 from mainspring.service.enqueue import prepared
 from mainspring.service.etags import IfMatch, IfNoneMatch, etag, expected
 from mainspring.service.problems import Problem
-from mainspring.service.requests import Router, answer, app_of, caller_of, location, needs
+from mainspring.service.requests import Reason, Router, answer, app_of, caller_of, location, needs
 from mainspring.service.tokens import Scope
 
 router = Router(prefix="/v1", tags=["schedules"])

@@ -13,13 +13,13 @@ from starlette.responses import Response
 from mainspring.clock import to_millis
 from mainspring.features.durable.signals import MAX_KEY_LENGTH, SIGNAL_RETENTION, Signal, send_with
 from mainspring.json_data import plain
+from mainspring.service.answers.signals import SignalView
 from mainspring.service.bodies import Body, Seconds
 from mainspring.service.enqueue import replay_header
 from mainspring.service.idempotency import COLLECTION, RETENTION, IdempotencyKey
 from mainspring.service.problems import Problem
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs
 from mainspring.service.tokens import Scope
-from mainspring.service.views import Moment, View
 from mainspring.stores.documents import ABSENT, Key, Write
 from mainspring.stores.protocol import Store
 
@@ -36,13 +36,6 @@ class SignalBody(Body):
         default=SIGNAL_RETENTION.total_seconds(), gt=0, description="seconds; jobs that wait later also get it"
     )
     id: Line | None = Field(default=None, description="signals of one key with the same id are one; the first counts")
-
-
-class SignalView(View):
-    id: str
-    key: str
-    payload: Any
-    sent_at: Moment
 
 
 @router.post("/signals", response_model=SignalView, status_code=201, summary="Send a signal", **needs(Scope.ENQUEUE))

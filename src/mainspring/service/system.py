@@ -14,9 +14,9 @@ from mainspring.job import Counts
 from mainspring.json_data import plain, plain_counts
 from mainspring.published.description import Description
 from mainspring.service import views
-from mainspring.service.bodies import HaltBody, Reason, SystemHaltBody
+from mainspring.service.bodies import HaltBody, SystemHaltBody
 from mainspring.service.problems import Problem
-from mainspring.service.requests import Router, answer, app_of, caller_of, needs
+from mainspring.service.requests import Reason, Router, answer, app_of, caller_of, needs
 from mainspring.service.tokens import Scope
 from mainspring.stores.protocol import Halt, Stats
 

@@ -14,16 +14,15 @@ from starlette.responses import Response
 from mainspring.errors import InvalidPerson
 from mainspring.features.people.person import Person, person_of
 from mainspring.ids import new_id
+from mainspring.service.answers.users import DAY, UserView
 from mainspring.service.bodies import Body
 from mainspring.service.people import PersonId, Short, changed, existing
 from mainspring.service.problems import Problem
 from mainspring.service.requests import Router, answer, app_of, caller_of, location, needs
 from mainspring.service.tokens import Scope
-from mainspring.service.views import View
 
 router = Router(prefix="/user", tags=["users"])
 BIRTHDAY = "birthday"
-DAY = "1990-12-30, or 12-30 if the year is not known"
 NAMES = {"firstName": "first_name", "lastName": "last_name", "timezone": "tz", "email": "email"}
 
 
@@ -49,17 +48,6 @@ class UserBody(Body):
     birthday: Short | None = Field(default=None, description=f"{DAY}; null: nothing is sent any more")
     timezone: Given = Field(default="", description="an IANA time zone")
     email: Email | None = None
-
-
-class UserView(View):
-    """A user."""
-
-    id: str
-    firstName: str  # noqa: N815
-    lastName: str  # noqa: N815
-    birthday: str | None = Field(description=DAY)
-    timezone: str
-    email: str | None
 
 
 def user_data(person: Person) -> dict[str, Any]:
