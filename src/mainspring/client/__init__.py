@@ -1,0 +1,62 @@
+"""A client of the service's HTTP API, for blocking and for async code. It needs `mainspring[client]`."""
+
+from mainspring.client.api import AsyncClient, Client
+from mainspring.client.errors import (
+    ClientError,
+    Conflict,
+    FieldProblem,
+    Forbidden,
+    InvalidPayload,
+    InvalidRequest,
+    KeyReused,
+    NotFound,
+    PreconditionFailed,
+    ServiceError,
+    ServiceFailed,
+    ServiceUnavailable,
+    ServiceUnreachable,
+    SystemHalted,
+    TooManyRequests,
+    Unauthorized,
+    UnexpectedAnswer,
+    UnknownTask,
+)
+from mainspring.client.events import Event, Reset
+from mainspring.client.inputs import JobFilter, JobOptions, NewJob
+from mainspring.client.resources.leases import cancelled, done, failed, heartbeat, progress, release, snooze, step
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ClientError",
+    "Conflict",
+    "Event",
+    "FieldProblem",
+    "Forbidden",
+    "InvalidPayload",
+    "InvalidRequest",
+    "JobFilter",
+    "JobOptions",
+    "KeyReused",
+    "NewJob",
+    "NotFound",
+    "PreconditionFailed",
+    "Reset",
+    "ServiceError",
+    "ServiceFailed",
+    "ServiceUnavailable",
+    "ServiceUnreachable",
+    "SystemHalted",
+    "TooManyRequests",
+    "Unauthorized",
+    "UnexpectedAnswer",
+    "UnknownTask",
+    "cancelled",
+    "done",
+    "failed",
+    "heartbeat",
+    "progress",
+    "release",
+    "snooze",
+    "step",
+]

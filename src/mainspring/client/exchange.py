@@ -1,0 +1,104 @@
+"""A request, its attempts and its answer."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from mainspring.client.connection import Connection
+from mainspring.client.errors import ServiceUnreachable
+from mainspring.client.request import Answer, Request
+from mainspring.client.steps import Pause, Send, Steps
+
+T = TypeVar("T")
+
+FIRST_DELAY, LONGEST_DELAY = 0.1, 5.0  # seconds between two attempts, if the service does not say when to come back
+LATER = frozenset({429, 502, 503, 504})  # it helps to try again
+REFUSALS = frozenset({"too_many_streams", "system_halted"})  # codes of 429 and 503 that mean: nothing was done
+KEY = "idempotency-key"
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """A request, and what is known about it."""
+
+    request: Request
+    answer: type[T]
+    is_repeatable: bool  # sending it twice has the effect of sending it once
+    also: frozenset[int] = frozenset()  # statuses besides 2xx that are answers, and not errors
+
+
+class Attempts:
+    """Decides when a request is tried again. Time runs from the first attempt."""
+
+    def __init__(self, connection: Connection, retry_for: float | None = None) -> None:
+        self._clock = connection.clock
+        self._end = self._clock() + (connection.retry_for if retry_for is None else retry_for)
+        self._delay = FIRST_DELAY
+
+    def pause(self, retry_after: float | None = None) -> float | None:
+        """Return how long to wait before the next attempt; None: this was the last one."""
+        spread = self._delay * random.uniform(0.5, 1.0)  # noqa: S311 - so that clients do not come back all at once
+        delay = spread if retry_after is None else max(retry_after, 0.0) + spread
+        self._delay = min(self._delay * 2, LONGEST_DELAY)
+        return delay if self._clock() + delay < self._end else None
+
+
+def new_key() -> str:
+    return uuid.uuid4().hex
+
+
+def exchange(call: Call[T], connection: Connection, retry_for: float | None = None) -> Steps[T]:
+    """Send a request until it is answered; raise ClientError if it is refused, or if no answer comes in time."""
+    attempts, was_lost = Attempts(connection, retry_for), False
+    while True:
+        try:
+            answer: Answer = yield Send(call.request)
+        except ServiceUnreachable as error:
+            may_repeat, failure, retry_after = call.is_repeatable or not error.sent, error, None
+            was_lost = was_lost or error.sent
+            pause = attempts.pause(retry_after) if may_repeat else None
+            if pause is None:
+                raise with_advice(failure, call) from None
+        else:
+            if answer.is_success or answer.status in call.also:
+                return read(answer, call.answer)
+            if was_lost and answer.status == 404 and call.request.method == "DELETE" and call.answer is type(None):
+                return read(replace(answer, status=204), call.answer)  # an earlier attempt has deleted it
+            problem = answer.error()
+            may_repeat = answer.status in LATER and (call.is_repeatable or getattr(problem, "code", "") in REFUSALS)
+            pause = attempts.pause(answer.retry_after) if may_repeat else None
+            if pause is None:
+                raise problem
+        yield Pause(pause)
+
+
+def with_advice(error: ServiceUnreachable, call: Call[T]) -> ServiceUnreachable:
+    if not error.sent:
+        hint = "is the service running, and is the URL right (url=… or MAINSPRING_URL)?"
+    elif call.is_repeatable:
+        hint = "it may or may not have been done; the same request with the same idempotency key is safe to repeat"
+    else:
+        hint = "it may or may not have been done, and it is not safe to repeat: look first"
+    made = ServiceUnreachable(f"{error}; {call.request.method} {call.request.path}: {hint}", sent=error.sent)
+    made.__cause__ = error.__cause__
+    return made
+
+
+def read(answer: Answer, kind: type[T]) -> T:
+    """Return the answer as its model. If that has a field `etag`, it gets the header."""
+    if not issubclass(kind, BaseModel):
+        return None  # type: ignore[return-value] # the only other answer is NoneType
+    try:
+        model = kind.model_validate_json(answer.body)
+    except ValidationError as error:
+        line = error.errors(include_url=False, include_input=False)[0]
+        where = "/".join(map(str, line["loc"]))
+        raise answer.unexpected(f"{where}: {line['msg']}" if where else line["msg"]) from None
+    if "etag" in kind.model_fields:
+        object.__setattr__(model, "etag", answer.headers.get("etag", ""))
+    return model

@@ -1,0 +1,147 @@
+"""What the service answers. The names are those of the OpenAPI document."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from mainspring.service.answers.audit import AuditPage, AuditView
+from mainspring.service.answers.batches import BatchCancelled, BatchPage, BatchSummaryView, BatchView, NewBatchView
+from mainspring.service.answers.breakers import BreakerList, BreakerView
+from mainspring.service.answers.bulk import BulkPage, BulkView
+from mainspring.service.answers.dead import ChangedView, DeadPage
+from mainspring.service.answers.failures import GroupPage, GroupView, RetriedView
+from mainspring.service.answers.leases import ClaimView, LeaseView, LeftView, PulseView, ReplyView, ReportView
+from mainspring.service.answers.limits import LimitList, LimitView, SubscriberList, SubscriberView
+from mainspring.service.answers.live_settings import ClearedView, SettingList, SettingView
+from mainspring.service.answers.numbers import CompletionsView, NumbersView, StatsView
+from mainspring.service.answers.orders import OrderView
+from mainspring.service.answers.people import PeoplePage, PersonOccasions, PersonView, UpcomingList, UpcomingView
+from mainspring.service.answers.probes import QueueStats, SchedulerHealth
+from mainspring.service.answers.signals import SignalView
+from mainspring.service.answers.users import UserView
+from mainspring.service.schedule_views import (
+    DiffView,
+    LedgerView,
+    PreviewView,
+    ScheduleList,
+    ScheduleView,
+    SimulationView,
+    TriggeredView,
+)
+from mainspring.service.views import (
+    BulkEnqueued,
+    BulkResult,
+    CancelledView,
+    EnqueuedView,
+    HaltedView,
+    HaltList,
+    HaltView,
+    JobDetail,
+    JobPage,
+    JobView,
+    NewTokenView,
+    QueueList,
+    QueueView,
+    ResumedView,
+    TaskList,
+    TaskView,
+    TokenList,
+    TokenView,
+    View,
+    WorkerList,
+    WorkerView,
+)
+
+
+class Schedule(ScheduleView):
+    """A schedule, with the ETag of its answer."""
+
+    etag: str = Field(default="", description="give it as if_match to change only what you have read")
+
+
+class Person(PersonView):
+    """A person, with the ETag of its answer."""
+
+    etag: str = Field(default="", description="give it as if_match to change only what you have read")
+
+
+class Probe(View):
+    """What the probes answer."""
+
+    status: str
+
+
+__all__ = [
+    "AuditPage",
+    "AuditView",
+    "BatchCancelled",
+    "BatchPage",
+    "BatchSummaryView",
+    "BatchView",
+    "BreakerList",
+    "BreakerView",
+    "BulkEnqueued",
+    "BulkPage",
+    "BulkResult",
+    "BulkView",
+    "CancelledView",
+    "ChangedView",
+    "ClaimView",
+    "ClearedView",
+    "CompletionsView",
+    "DeadPage",
+    "DiffView",
+    "EnqueuedView",
+    "GroupPage",
+    "GroupView",
+    "HaltList",
+    "HaltView",
+    "HaltedView",
+    "JobDetail",
+    "JobPage",
+    "JobView",
+    "LeaseView",
+    "LedgerView",
+    "LeftView",
+    "LimitList",
+    "LimitView",
+    "NewBatchView",
+    "NewTokenView",
+    "NumbersView",
+    "OrderView",
+    "PeoplePage",
+    "Person",
+    "PersonOccasions",
+    "PersonView",
+    "PreviewView",
+    "Probe",
+    "PulseView",
+    "QueueList",
+    "QueueStats",
+    "QueueView",
+    "ReplyView",
+    "ReportView",
+    "ResumedView",
+    "RetriedView",
+    "Schedule",
+    "ScheduleList",
+    "ScheduleView",
+    "SchedulerHealth",
+    "SettingList",
+    "SettingView",
+    "SignalView",
+    "SimulationView",
+    "StatsView",
+    "SubscriberList",
+    "SubscriberView",
+    "TaskList",
+    "TaskView",
+    "TokenList",
+    "TokenView",
+    "TriggeredView",
+    "UpcomingList",
+    "UpcomingView",
+    "UserView",
+    "WorkerList",
+    "WorkerView",
+]

@@ -1,0 +1,1 @@
+"""The methods of the client, a module for each kind of thing."""

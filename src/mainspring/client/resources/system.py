@@ -1,0 +1,125 @@
+"""Tasks, queues, workers, tokens and health."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from mainspring.client.inputs import given
+from mainspring.client.models import (
+    HaltedView,
+    NewTokenView,
+    OrderView,
+    Probe,
+    QueueList,
+    QueueStats,
+    ResumedView,
+    SchedulerHealth,
+    TaskList,
+    TaskView,
+    TokenList,
+    WorkerList,
+)
+from mainspring.client.operation import Given, Resource, S, operation
+
+UNHEALTHY = frozenset({503})
+
+
+class Tasks(Resource[S]):
+    """Tasks that workers have published."""
+
+    @operation("GET", "/v1/tasks", TaskList)
+    def list(self) -> Given:
+        """Return the tasks, with the JSON Schemas of their payloads."""
+        return Given()
+
+    @operation("GET", "/v1/tasks/{name}", TaskView)
+    def get(self, name: str) -> Given:
+        """Return a task."""
+        return Given({"name": name})
+
+
+class Queues(Resource[S]):
+    """Queues."""
+
+    @operation("GET", "/v1/queues", QueueList)
+    def list(self) -> Given:
+        """Return each queue with the number of its jobs per status."""
+        return Given()
+
+    @operation("POST", "/v1/queues/{queue}:pause", HaltedView)
+    def pause(self, queue: str, *, until: datetime | None = None, wait: float = 3.0, reason: str = "") -> Given:
+        """Stop starting jobs of one queue, and wait up to `wait` seconds until workers have confirmed it."""
+        return Given({"queue": queue}, body=given({"until": until, "wait": wait, "reason": reason}), wait=wait)
+
+    @operation("POST", "/v1/queues/{queue}:resume", ResumedView)
+    def resume(self, queue: str, *, reason: str = "") -> Given:
+        """Start jobs of the queue again."""
+        return Given({"queue": queue}, body={"reason": reason})
+
+    @operation("GET", "/queue/stats", QueueStats)
+    def stats(self, *, limit: int = 50) -> Given:
+        """Return the jobs of each queue by status, and the newest dead letters, in camel case."""
+        return Given(query={"limit": limit})
+
+
+class Workers(Resource[S]):
+    """Workers, and orders to pull workers."""
+
+    @operation("GET", "/v1/workers", WorkerList)
+    def list(self) -> Given:
+        """Return the workers."""
+        return Given()
+
+    @operation("POST", "/v1/workers/{worker}:quiet", OrderView)
+    def quiet(self, worker: str, *, reason: str = "") -> Given:
+        """Let a pull worker finish what it has, and take no more."""
+        return Given({"worker": worker}, body={"reason": reason})
+
+    @operation("POST", "/v1/workers/{worker}:terminate", OrderView)
+    def terminate(self, worker: str, *, reason: str = "") -> Given:
+        """Let a pull worker finish what it has, and end."""
+        return Given({"worker": worker}, body={"reason": reason})
+
+    @operation("POST", "/v1/workers/{worker}:continue", OrderView)
+    def go_on(self, worker: str, *, reason: str = "") -> Given:
+        """Take the order back."""
+        return Given({"worker": worker}, body={"reason": reason})
+
+
+class Tokens(Resource[S]):
+    """Access tokens."""
+
+    @operation("GET", "/v1/tokens", TokenList)
+    def list(self) -> Given:
+        """Return the tokens, without their texts."""
+        return Given()
+
+    @operation("POST", "/v1/tokens", NewTokenView, once=True)
+    def create(self, name: str, scopes: Sequence[str], *, expires_at: datetime | None = None) -> Given:
+        """Create a token. Its text is in this answer only."""
+        return Given(body=given({"name": name, "scopes": scopes, "expires_at": expires_at}))
+
+    @operation("DELETE", "/v1/tokens/{token_id}", type(None))
+    def revoke(self, token_id: str) -> Given:
+        """Revoke a token. It works for up to five more seconds."""
+        return Given({"token_id": token_id})
+
+
+class Health(Resource[S]):
+    """Probes."""
+
+    @operation("GET", "/health/live", Probe)
+    def live(self) -> Given:
+        """Return whether the process is alive."""
+        return Given()
+
+    @operation("GET", "/health/ready", Probe, also=UNHEALTHY)
+    def ready(self) -> Given:
+        """Return whether the store answers: `ok` or `unavailable`."""
+        return Given()
+
+    @operation("GET", "/health/scheduler", SchedulerHealth, also=UNHEALTHY)
+    def scheduler(self) -> Given:
+        """Return whether jobs run on time."""
+        return Given()
