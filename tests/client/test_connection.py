@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from typing import Any
 
 import pytest
@@ -94,3 +95,46 @@ def test_a_client_that_is_closed_says_so(service: Service) -> None:
     client.close()
     with pytest.raises(RuntimeError, match="closed"):
         client.stats()
+
+
+def test_no_frame_of_an_error_holds_the_token() -> None:
+    with Client("http://127.0.0.1:9", token=SECRET, retry_for=0) as client, pytest.raises(ServiceUnreachable) as caught:
+        client.stats()
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+    for entry in caught.traceback[1:]:
+        assert SECRET not in str({name: repr(value) for name, value in entry.frame.f_locals.items()}), entry
+
+
+def test_a_certificate_that_is_not_trusted_is_told_at_once() -> None:
+    import ssl
+
+    import httpx2
+
+    from mainspring.client.connection import Connection
+    from mainspring.client.runners import unreachable
+
+    cause = httpx2.ConnectError("handshake")
+    cause.__cause__ = OSError()
+    cause.__cause__.__context__ = ssl.SSLCertVerificationError("self-signed certificate")
+    error = unreachable(Connection("https://jobs.example", 1.0, 1.0), cause)
+    assert isinstance(error, ConfigurationError)
+    assert "self-signed certificate" in str(error)
+    assert "verify=" in str(error)
+
+
+def test_a_service_that_does_not_answer_in_time(kind: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with connected(kind, url, timeout=0.05, retry_for=0) as client, pytest.raises(ServiceUnreachable) as caught:
+            client.enqueue("welcome")
+    assert caught.value.sent
+    assert "no answer in time" in str(caught.value)
+
+
+def test_headers_of_the_caller_are_sent_beside_the_token(kind: str, loop: Loop) -> None:
+    with served(loop, tokens="required") as service:
+        text = loop.run(make_token(service, "read"))
+        with connected(kind, service.url, token=text, headers={"x-tenant": "a"}) as client:
+            assert client.runner.http.headers["x-tenant"] == "a"
+            assert client.stats().workers == []

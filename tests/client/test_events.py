@@ -110,7 +110,7 @@ def test_a_stream_that_is_not_read_to_its_end_is_closed(kind: str, service: Serv
         queue, place = uuid4().hex, place_now(client)
         enqueue(client, queue, 2)
         take(client.events(after=place, queue=queue), 1)
-        pool = client.runner._http._transport._pool
+        pool = client.runner.streams._transport._pool
         assert not [each for each in pool.connections if not each.is_idle()]
 
 

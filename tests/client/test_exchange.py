@@ -180,3 +180,18 @@ def test_a_signal_with_an_id_has_no_key_besides() -> None:
 def test_a_body_that_is_not_an_object_is_still_an_error() -> None:
     with pytest.raises(InvalidRequest):
         Script(Answer(422, {}, b"{}")).run(Api.enqueue, "welcome")
+
+
+def test_a_redirect_is_told_and_not_followed() -> None:
+    with pytest.raises(UnexpectedAnswer, match=r"it leads to https://jobs\.example/"):
+        Script(Answer(307, {"location": "https://jobs.example/"}, b"")).run(Api.enqueue, "welcome")
+
+
+def test_bad_health_is_told_from_a_problem() -> None:
+    from mainspring.client.resources.system import Health
+
+    script = Script(Answer(503, {"content-type": "application/json"}, b'{"status": "unavailable"}'))
+    assert script.run(Health.ready).status == "unavailable"
+    down = Answer(503, {"content-type": "application/problem+json"}, b'{"code": "store_unavailable"}')
+    with pytest.raises(ServiceUnavailable):
+        Script(*[down] * 100).run(Health.ready)

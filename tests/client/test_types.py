@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, assert_type
 
@@ -15,10 +15,10 @@ def blocking(client: Client) -> None:
     assert_type(client.enqueue_many([{"task": "welcome"}]), BulkEnqueued)
     assert_type(client.jobs.get(job_id="j1"), JobView)
     assert_type(client.jobs.page(queue="mail", count=True), JobPage)
-    assert_type(client.jobs.list(status=["completed"]), Iterator[JobView])
+    assert_type(client.jobs.list(status=["completed"]), Generator[JobView, None, None])
     assert_type(client.jobs.wait("j1", timeout=3), JobView)
     assert_type(client.jobs.delete("j1"), None)
-    assert_type(client.events(kind="completed"), Iterator[Event | Reset])
+    assert_type(client.events(kind="completed"), Generator[Event | Reset, None, None])
     assert_type(client.schedules.get("s").etag, str)
     assert_type(client.leases.claim("w", wait=3.0), ClaimView)
 
@@ -26,12 +26,14 @@ def blocking(client: Client) -> None:
 async def awaiting(client: AsyncClient) -> None:
     assert_type(await client.enqueue("welcome", {"guest": "Ada"}, delay=timedelta(hours=1)), EnqueuedView)
     assert_type(await client.enqueue_many([{"task": "welcome"}]), BulkEnqueued)
-    assert_type(client.jobs.get(job_id="j1"), Coroutine[Any, Any, JobView])
+    job = client.jobs.get(job_id="j1")
+    working: Coroutine[Any, Any, JobView] = job
+    assert_type(await working, JobView)
     assert_type(await client.jobs.page(queue="mail", count=True), JobPage)
-    assert_type(client.jobs.list(status=["completed"]), AsyncIterator[JobView])
+    assert_type(client.jobs.list(status=["completed"]), AsyncGenerator[JobView, None])
     assert_type(await client.jobs.wait("j1", timeout=3), JobView)
     assert_type(await client.jobs.delete("j1"), None)
-    assert_type(client.events(kind="completed"), AsyncIterator[Event | Reset])
+    assert_type(client.events(kind="completed"), AsyncGenerator[Event | Reset, None])
     assert_type(await client.schedules.put("s", "every 90s", {"task": "t"}, overlap="skip"), Schedule)
 
 

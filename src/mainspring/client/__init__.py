@@ -22,7 +22,7 @@ from mainspring.client.errors import (
     UnknownTask,
 )
 from mainspring.client.events import Event, Reset
-from mainspring.client.inputs import JobFilter, JobOptions, NewJob
+from mainspring.client.inputs import JobFilter, JobOptions, NewJob, ScheduledJob
 from mainspring.client.resources.leases import cancelled, done, failed, heartbeat, progress, release, snooze, step
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "NotFound",
     "PreconditionFailed",
     "Reset",
+    "ScheduledJob",
     "ServiceError",
     "ServiceFailed",
     "ServiceUnavailable",

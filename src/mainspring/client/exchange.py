@@ -65,7 +65,7 @@ def exchange(call: Call[T], connection: Connection, retry_for: float | None = No
             if pause is None:
                 raise with_advice(failure, call) from None
         else:
-            if answer.is_success or answer.status in call.also:
+            if answer.is_success or (answer.status in call.also and not answer.is_problem):
                 return read(answer, call.answer)
             if was_lost and answer.status == 404 and call.request.method == "DELETE" and call.answer is type(None):
                 return read(replace(answer, status=204), call.answer)  # an earlier attempt has deleted it
@@ -84,9 +84,7 @@ def with_advice(error: ServiceUnreachable, call: Call[T]) -> ServiceUnreachable:
         hint = "it may or may not have been done; the same request with the same idempotency key is safe to repeat"
     else:
         hint = "it may or may not have been done, and it is not safe to repeat: look first"
-    made = ServiceUnreachable(f"{error}; {call.request.method} {call.request.path}: {hint}", sent=error.sent)
-    made.__cause__ = error.__cause__
-    return made
+    return ServiceUnreachable(f"{error}; {call.request.method} {call.request.path}: {hint}", sent=error.sent)
 
 
 def read(answer: Answer, kind: type[T]) -> T:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
@@ -120,9 +120,9 @@ class Listing(Method[P, T]):
     @overload
     def __get__(self, instance: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, instance: Resource[SyncRunner], owner: type) -> Callable[P, Iterator[T]]: ...
+    def __get__(self, instance: Resource[SyncRunner], owner: type) -> Callable[P, Generator[T, None, None]]: ...
     @overload
-    def __get__(self, instance: Resource[AsyncRunner], owner: type) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(self, instance: Resource[AsyncRunner], owner: type) -> Callable[P, AsyncGenerator[T, None]]: ...
     def __get__(self, instance: Any, owner: type) -> Any:
         return self if instance is None else self.bound(instance, instance.runner.iterate)
 

@@ -41,8 +41,14 @@ class Answer:
     def is_success(self) -> bool:
         return 200 <= self.status < 300
 
+    @property
+    def is_problem(self) -> bool:
+        return self.headers.get("content-type", "").startswith("application/problem+json")
+
     def error(self) -> ServiceError | UnexpectedAnswer:
         """Return the error that this answer is."""
+        if 300 <= self.status < 400:
+            return self.unexpected(f"it leads to {self.headers.get('location', 'another place')}")
         try:
             problem = json.loads(self.body) if self.body else {}
         except ValueError:

@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, closing
 from functools import cache
 from typing import Any, TypeVar, cast
-
-try:
-    import httpx2 as httpx
-except ImportError as error:
-    from mainspring.errors import MissingExtra
-
-    msg = "the client needs httpx2; install it with: pip install 'mainspring[client]'"
-    raise MissingExtra(msg) from error
 
 from mainspring.client.connection import Connection
 from mainspring.client.errors import ServiceUnreachable
 from mainspring.client.request import Answer, Request
 from mainspring.client.steps import AnySteps, Done, Item, Items, Open, Pause, Read, Send, Step, Steps, resume
+from mainspring.errors import ConfigurationError, MissingExtra
+
+try:
+    import httpx2 as httpx
+except ImportError as error:
+    msg = "the client needs httpx2; install it with: pip install 'mainspring[client]'"
+    raise MissingExtra(msg) from error
 
 T = TypeVar("T")
 
@@ -35,7 +34,11 @@ NOT_SENT = (
 )  # the request did not reach the service
 
 
-def unreachable(connection: Connection, error: httpx.HTTPError) -> ServiceUnreachable:
+def unreachable(connection: Connection, error: httpx.HTTPError) -> ServiceUnreachable | ConfigurationError:
+    """Return what the caller is told. Raise it `from None`: deeper frames hold the headers, and so the token."""
+    if (untrusted := certificate_error(error)) is not None:
+        hint = "give the certificate of its authority by verify=ssl.create_default_context(cafile=…)"
+        return ConfigurationError(f"the certificate of {connection.url} is not trusted: {untrusted}; {hint}")
     sent = not isinstance(error, NOT_SENT)
     what = str(error) or type(error).__name__
     if isinstance(error, httpx.TimeoutException):
@@ -44,19 +47,30 @@ def unreachable(connection: Connection, error: httpx.HTTPError) -> ServiceUnreac
     return ServiceUnreachable(f"{connection.url} did not answer: {where} ({what})", sent=sent)
 
 
-def options_of(connection: Connection, token: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    headers = {"user-agent": connection.agent, "accept": "application/json"}
+def certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    """Return why a certificate is not trusted. To try again would not help."""
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def options_of(connection: Connection, token: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how httpx is set up."""
+    headers = {"user-agent": connection.agent, "accept": "application/json", **options.get("headers", {})}
     if token is not None:
         headers["authorization"] = f"Bearer {token}"
-    if not {"verify", "cert"} & options.keys():
-        options = {**options, "verify": certificates()}
-    return {"headers": headers, "timeout": connection.timeout, "follow_redirects": False, **options}
+    trusted = {} if {"verify", "cert"} & options.keys() else {"verify": certificates()}
+    return {"timeout": connection.timeout, "follow_redirects": False, **trusted, **options, "headers": headers}
 
 
 @cache
 def certificates() -> ssl.SSLContext:
     """Return whose certificates are trusted. Reading them takes 40 ms, so all clients of a process share them."""
     return httpx.create_ssl_context()
+
+
+STREAMS = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+"""Streams have connections of their own: otherwise a hundred waits would leave none for requests."""
 
 
 def arguments_of(connection: Connection, request: Request) -> dict[str, Any]:
@@ -80,21 +94,24 @@ class SyncRunner:
 
     def __init__(self, connection: Connection, token: str | None, **options: Any) -> None:
         self.connection = connection
-        self._http = httpx.Client(**options_of(connection, token, options))
+        settings = options_of(connection, token, options)
+        self.http = httpx.Client(**settings)
+        self.streams = httpx.Client(**{**settings, "limits": STREAMS})
         self.sleep = time.sleep
 
     def close(self) -> None:
-        self._http.close()
+        self.http.close()
+        self.streams.close()
 
     def run(self, steps: Steps[T]) -> T:
-        with closing(steps), SyncLine(self._http, self) as line:
+        with closing(steps), SyncLine(self) as line:
             step = resume(steps)
             while not isinstance(step, Done):
                 step = line.advance(steps, step)
             return cast("T", step.value)
 
-    def iterate(self, steps: Items[T]) -> Iterator[T]:
-        with closing(steps), SyncLine(self._http, self) as line:
+    def iterate(self, steps: Items[T]) -> Generator[T, None, None]:
+        with closing(steps), SyncLine(self) as line:
             step = resume(steps)
             while not isinstance(step, Done):
                 if isinstance(step, Item):
@@ -107,9 +124,9 @@ class SyncRunner:
 class SyncLine(ExitStack):
     """What one call uses of the network: it has at most one stream open."""
 
-    def __init__(self, http: httpx.Client, runner: SyncRunner) -> None:
+    def __init__(self, runner: SyncRunner) -> None:
         super().__init__()
-        self._http, self._runner = http, runner
+        self._runner = runner
         self._chunks: Iterator[bytes] = iter(())
 
     def advance(self, steps: AnySteps, step: Any) -> Any:
@@ -124,7 +141,7 @@ class SyncLine(ExitStack):
         try:
             match step:
                 case Send(request):
-                    response = self._http.request(**arguments_of(self._runner.connection, request))
+                    response = self._runner.http.request(**arguments_of(self._runner.connection, request))
                     return answer_of(response, response.content)
                 case Open(request):
                     return self._open(request)
@@ -133,11 +150,11 @@ class SyncLine(ExitStack):
                 case Pause(seconds):
                     return self._runner.sleep(seconds)
         except httpx.HTTPError as error:
-            raise unreachable(self._runner.connection, error) from error
+            raise unreachable(self._runner.connection, error) from None
 
     def _open(self, request: Request) -> Answer:
         self.close()
-        response = self.enter_context(self._http.stream(**arguments_of(self._runner.connection, request)))
+        response = self.enter_context(self._runner.streams.stream(**arguments_of(self._runner.connection, request)))
         if response.status_code != 200:
             return answer_of(response, response.read())
         self._chunks = response.iter_bytes()
@@ -149,23 +166,26 @@ class AsyncRunner:
 
     def __init__(self, connection: Connection, token: str | None, **options: Any) -> None:
         self.connection = connection
-        self._http = httpx.AsyncClient(**options_of(connection, token, options))
+        settings = options_of(connection, token, options)
+        self.http = httpx.AsyncClient(**settings)
+        self.streams = httpx.AsyncClient(**{**settings, "limits": STREAMS})
         self.sleep = asyncio.sleep
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self.http.aclose()
+        await self.streams.aclose()
 
     async def run(self, steps: Steps[T]) -> T:
         with closing(steps):
-            async with AsyncLine(self._http, self) as line:
+            async with AsyncLine(self) as line:
                 step = resume(steps)
                 while not isinstance(step, Done):
                     step = await line.advance(steps, step)
                 return cast("T", step.value)
 
-    async def iterate(self, steps: Items[T]) -> AsyncIterator[T]:
+    async def iterate(self, steps: Items[T]) -> AsyncGenerator[T, None]:
         with closing(steps):
-            async with AsyncLine(self._http, self) as line:
+            async with AsyncLine(self) as line:
                 step = resume(steps)
                 while not isinstance(step, Done):
                     if isinstance(step, Item):
@@ -178,9 +198,9 @@ class AsyncRunner:
 class AsyncLine(AsyncExitStack):
     """What one call uses of the network: it has at most one stream open."""
 
-    def __init__(self, http: httpx.AsyncClient, runner: AsyncRunner) -> None:
+    def __init__(self, runner: AsyncRunner) -> None:
         super().__init__()
-        self._http, self._runner = http, runner
+        self._runner = runner
         self._chunks: AsyncIterator[bytes] | None = None
 
     async def advance(self, steps: AnySteps, step: Any) -> Any:
@@ -195,7 +215,7 @@ class AsyncLine(AsyncExitStack):
         try:
             match step:
                 case Send(request):
-                    response = await self._http.request(**arguments_of(self._runner.connection, request))
+                    response = await self._runner.http.request(**arguments_of(self._runner.connection, request))
                     return answer_of(response, response.content)
                 case Open(request):
                     return await self._open(request)
@@ -204,11 +224,11 @@ class AsyncLine(AsyncExitStack):
                 case Pause(seconds):
                     return await self._runner.sleep(seconds)
         except httpx.HTTPError as error:
-            raise unreachable(self._runner.connection, error) from error
+            raise unreachable(self._runner.connection, error) from None
 
     async def _open(self, request: Request) -> Answer:
         await self.aclose()
-        stream = self._http.stream(**arguments_of(self._runner.connection, request))
+        stream = self._runner.streams.stream(**arguments_of(self._runner.connection, request))
         response = await self.enter_async_context(stream)
         if response.status_code != 200:
             return answer_of(response, await response.aread())
