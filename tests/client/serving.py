@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -180,7 +181,7 @@ class Both:
         def call(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
             if self._loop is None:
-                return result
+                return in_time(result) if inspect.isgenerator(result) else result
             if inspect.isawaitable(result):
                 return self._loop.run_until_complete(asyncio.wait_for(result, SOON))
             return self._iterated(result) if inspect.isasyncgen(result) else result
@@ -197,6 +198,30 @@ class Both:
                     return
         finally:
             self._loop.run_until_complete(items.aclose())
+
+
+def in_time(items: Iterator[Any]) -> Iterator[Any]:
+    """Yield the items; raise TimeoutError if the next one does not come soon. A stream would wait without end."""
+    try:
+        while True:
+            coming: Future[Any] = Future()
+            threading.Thread(target=take_next, args=(items, coming), daemon=True).start()
+            if (item := coming.result(SOON)) is END:
+                return
+            yield item
+    finally:
+        with suppress(ValueError):  # it still waits
+            items.close()  # type: ignore[attr-defined]
+
+
+def take_next(items: Iterator[Any], coming: Future[Any]) -> None:
+    try:
+        coming.set_result(next(items, END))
+    except Exception as error:
+        coming.set_exception(error)
+
+
+END = object()
 
 
 class Pauses:
