@@ -33,6 +33,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_module and ALL_SLOW.search(collection_path.read_text("utf-8")) else None
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say loudly what was not tested: a skipped test is one letter among thousands."""
+    skipped = [each for each in terminalreporter.getreports("skipped") if "found no Chromium" in str(each.longrepr)]
+    if skipped:
+        terminalreporter.section("NO BROWSER", sep="!", yellow=True, bold=True)
+        terminalreporter.line(
+            f"{len(skipped)} tests of pages were skipped: install Chromium (Debian: apt-get install chromium), "
+            "or name the program in MAINSPRING_TEST_CHROMIUM"
+        )
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Let no garbage collection look through thousands of collected tests: it finds nothing and takes seconds."""

@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mainspring.service.application import make_service
+    from mainspring.service.public_tokens import PublicTokens
     from mainspring.service.push import add_http_task
     from mainspring.service.settings import ServiceSettings
     from mainspring.service.tokens import Scope, Token, Tokens
 
-__all__ = ["Scope", "ServiceSettings", "Token", "Tokens", "add_http_task", "make_service"]
+__all__ = ["PublicTokens", "Scope", "ServiceSettings", "Token", "Tokens", "add_http_task", "make_service"]
 
-PLACES = {"add_http_task": "push", "make_service": "application", "ServiceSettings": "settings"}  # the others are in tokens
+PLACES = {
+    "PublicTokens": "public_tokens",
+    "ServiceSettings": "settings",
+    "add_http_task": "push",
+    "make_service": "application",
+}  # the others are in tokens
 
 
 def __getattr__(name: str) -> Any:

@@ -24,6 +24,7 @@ class Names(StrEnum):
 
     KIND = "kind"  # `completed`, with our fields
     JOB = "job"  # `job:completed`, with fields in camel case; only changes of jobs that have such a name
+    PUBLIC = "public"  # `completed`, with the few fields that holders of public tokens may see
 
 
 JOB_NAMES: Mapping[ChangeKind, str] = {
@@ -37,6 +38,20 @@ JOB_NAMES: Mapping[ChangeKind, str] = {
     ChangeKind.CANCELLED: "job:cancelled",
 }
 CAMEL = {"worker": "workerId", "max_attempts": "maxAttempts", "error_type": "errorType", "run_at": "runAt"}
+PUBLIC_KINDS = (  # without starts: a page must not make all workers record them
+    ChangeKind.CREATED,
+    ChangeKind.PROGRESSED,
+    ChangeKind.RETRYING,
+    ChangeKind.SNOOZED,
+    ChangeKind.RELEASED,
+    ChangeKind.SUSPENDED,
+    ChangeKind.RESUMED,
+    ChangeKind.COMPLETED,
+    ChangeKind.DEAD_LETTERED,
+    ChangeKind.CANCELLED,
+    ChangeKind.RETRIED,
+    ChangeKind.DELETED,
+)
 TIMEOUTS = frozenset({"StepTimeout", "TimeoutError"})
 
 
@@ -91,6 +106,8 @@ class Frame:
 def frame_of(event: Event, names: Names) -> Frame | None:
     change = event.change
     place = change.cursor if event.has_place else None
+    if names is Names.PUBLIC:
+        return Frame(change.kind, to_json(public_data(change)), place) if change.kind in PUBLIC_KINDS else None
     if names is Names.KIND:
         return Frame(change.kind, to_json(change_data(change)), place)
     name = JOB_NAMES.get(change.kind)
@@ -109,6 +126,14 @@ def change_data(change: Change) -> dict[str, Any]:
         "target": None if target is None else {"type": target[0], "id": target[1]},
         "data": {name: moment(value) if name in TIMES else value for name, value in change.data.items()},
     }
+
+
+def public_data(change: Change) -> dict[str, Any]:
+    """Return what is not about the inside of the system: neither errors nor reasons, workers, queues or tasks."""
+    about = {"job_id": change.job_id, "kind": change.kind.value, "at": plain(change.at)}
+    if change.kind is not ChangeKind.PROGRESSED:
+        return about
+    return {**about, **{name: change.data.get(name) for name in ("fraction", "note")}}
 
 
 def moment(value: Millis | None) -> Any:

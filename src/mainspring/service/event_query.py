@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -12,6 +12,7 @@ from mainspring.service.live import Wish
 from mainspring.stores.feed import ChangeFilter, ChangeKind, parse_cursor
 
 MOST_VALUES = 200  # of one field of a filter
+GivenNames = Literal[Names.KIND, Names.JOB]
 Place = Annotated[str, StringConstraints(max_length=10_000)]
 
 
@@ -42,7 +43,7 @@ class EventQuery(EventFilter):
     last_event_id: Place | None = Field(
         default=None, description="the id of the last event that was received; the header Last-Event-ID wins"
     )
-    names: Names = Field(default=Names.KIND, description="`job`: events are called job:created and so on")
+    names: GivenNames = Field(default=Names.KIND, description="`job`: events are called job:created and so on")
 
 
 class Subscribe(Body):
@@ -51,7 +52,7 @@ class Subscribe(Body):
     subscribe: Annotated[str, StringConstraints(pattern="^events$")] = Field(description="always `events`")
     filter: EventFilter = EventFilter()
     since: Place | None = Field(default=None, description="the id of the last event that was received")
-    names: Names = Names.KIND
+    names: GivenNames = Names.KIND
     token: Annotated[str, StringConstraints(max_length=200)] | None = Field(
         default=None, description="for browsers, which cannot send the Authorization header"
     )

@@ -6,7 +6,8 @@ The client's first message subscribes. The server then sends one JSON message fo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -25,10 +26,16 @@ FIRST_MESSAGE = 10.0  # seconds that a client has to subscribe
 LONGEST_MESSAGE = 100_000  # characters
 MESSAGES = 50  # that are sent at once; making thousands takes long, and others wait
 GOING_AWAY, REFUSED, TRY_LATER = 1001, 1008, 1013  # codes of RFC 6455, and of its registry
+T = TypeVar("T")
 FIRST: TypeAdapter[Subscribe] = TypeAdapter(Subscribe)
 
 
 async def follow_by_socket(socket: WebSocket) -> None:
+    await serve_socket(socket, follow)
+
+
+async def serve_socket(socket: WebSocket, follow: Callable[[WebSocket], Awaitable[bool]]) -> None:
+    """Let a client follow events, and close its WebSocket as it should be."""
     await socket.accept()
     try:
         if await follow(socket):
@@ -43,7 +50,7 @@ async def follow_by_socket(socket: WebSocket) -> None:
 
 async def follow(socket: WebSocket) -> bool:
     """Send events; return whether the client got all of them."""
-    asked = await first_message(socket)
+    asked = await first_message(socket, FIRST)
     live, is_complete = live_of(socket.app), False
     async with while_connected(socket.receive):
         caller = await caller_of(socket, asked.token)
@@ -54,7 +61,7 @@ async def follow(socket: WebSocket) -> bool:
     return is_complete
 
 
-async def first_message(socket: WebSocket) -> Subscribe:
+async def first_message(socket: WebSocket, check: TypeAdapter[T]) -> T:
     try:
         async with asyncio.timeout(FIRST_MESSAGE):
             text = await socket.receive_text()
@@ -66,7 +73,7 @@ async def first_message(socket: WebSocket) -> Subscribe:
     if len(text) > LONGEST_MESSAGE:
         raise Problem("body_too_large", f"a message may have up to {LONGEST_MESSAGE:,} characters")
     try:
-        return FIRST.validate_json(text)
+        return check.validate_json(text)
     except ValidationError as error:
         raise invalid(error) from None
 

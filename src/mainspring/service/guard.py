@@ -21,7 +21,10 @@ from mainspring.ids import new_request_id
 from mainspring.log import get_log, request_id
 from mainspring.meter import enqueued_via
 from mainspring.metrics.metrics import Metrics
+from mainspring.service import cross_origin
 from mainspring.service.problems import Problem, problem_of
+from mainspring.service.public_tokens import PREFIX as PUBLIC_PREFIX
+from mainspring.service.public_tokens import Grant, PublicTokens
 from mainspring.service.secrets import PREFIX, DeliveryTokens
 from mainspring.service.settings import ServiceSettings
 from mainspring.service.tokens import Scope, Token, Tokens
@@ -55,6 +58,7 @@ class Caller:
 
     token: Token | None  # None: a program of this machine, without a token
     request_number: int | None = None  # the receiver of a pushed job: the number of the request that it got
+    grant: Grant | None = None  # it came with a public token, made in the name of `token`
 
     @property
     def actor(self) -> str:
@@ -63,12 +67,16 @@ class Caller:
 
     @property
     def id(self) -> str:
+        if self.grant is not None:
+            return self.grant.id
         return "" if self.token is None else self.token.id
 
     def check(self, scope: Scope) -> None:
         """Refuse a caller without this scope. A receiver got past the guard to end its job, and needs no scope."""
         if self.request_number is not None:
             return
+        if self.grant is not None:
+            raise Problem("forbidden", cross_origin.ONLY_PUBLIC)
         if self.token is not None and not self.token.allows(scope):
             has = ", ".join(sorted(self.token.scopes))
             msg = f"this needs the scope {scope}; the token {self.token.name!r} has {has}"
@@ -90,6 +98,7 @@ class Guard:
         self._metrics = metrics
         self._tokens = tokens
         self._delivery_tokens = delivery_tokens
+        self._public_tokens = PublicTokens(tokens)
         self._hosts = settings.hosts
         self._needs_tokens = settings.needs_tokens
         self._max_body = settings.max_body
@@ -105,6 +114,10 @@ class Guard:
         about = request_id.set(request.id), enqueued_via.set("api")
         try:
             request.check_text()
+            if cross_origin.is_preflight(scope, request.path):
+                self._check_host(request)
+                await cross_origin.answer_preflight(request.send)
+                return
             request.caller = await self._admit(request)
             request.max_body = self._max_body * (BULK_FACTOR if request.path.endswith(":bulk") else 1)
             request.check_length()
@@ -132,8 +145,10 @@ class Guard:
         if request.path in OPEN_PATHS:
             return Caller(None)
         self._check_host(request)
+        if request.path.startswith(cross_origin.STATIC_PATHS):
+            return Caller(None)
         caller = await self._caller(request)
-        if caller.token is None:
+        if caller.token is None and caller.grant is None:
             request.check_origin()
         return caller
 
@@ -141,7 +156,8 @@ class Guard:
         """Open a WebSocket. Browsers cannot send a token in a header: their first message has it (event_socket.py)."""
         try:
             self._check_host(socket)
-            socket.check_origin()
+            if socket.path != cross_origin.SOCKET_PATH:
+                socket.check_origin()
             socket.scope["state"]["caller"] = await self._caller_of_socket(socket)
             await self._app(socket.scope, socket.receive, socket.send)
         except Problem as problem:
@@ -151,6 +167,8 @@ class Guard:
 
     async def _caller_of_socket(self, socket: Socket) -> Caller | None:
         """Return None if the first message must have a token."""
+        if socket.path == cross_origin.SOCKET_PATH:
+            return None
         if self._needs_tokens and not socket.header(b"authorization"):
             return None
         return await self._caller(socket)
@@ -169,6 +187,9 @@ class Guard:
             if self._needs_tokens:
                 raise Problem("unauthorized", "send a token: `Authorization: Bearer msk_…` (mainspring tokens create)")
             return Caller(None)
+        if kind.lower() == "bearer" and text.strip().startswith(PUBLIC_PREFIX):
+            cross_origin.check_path(request.path)
+            return await public_caller(self._public_tokens, text.strip())
         if text.strip().startswith(PREFIX):
             return await self._receiver(request, text.strip())
         token = await self._token(request, text.strip()) if kind.lower() == "bearer" else None
@@ -194,6 +215,13 @@ class Guard:
             if (token := self._tokens.last_known(text)) is None:
                 raise
             return token
+
+
+async def public_caller(public_tokens: PublicTokens, text: str) -> Caller:
+    holder = await public_tokens.find(text)
+    if holder is None:
+        raise Problem("unauthorized", "the public token is wrong or expired, or what made it is not valid any more")
+    return Caller(holder.issuer, grant=holder.grant)
 
 
 class Connection:
@@ -222,6 +250,12 @@ class Connection:
             raise Problem("forbidden", f"pages of {origin!r} may not use this service from a browser")
         if self.header(b"sec-fetch-site") == "cross-site" and self.header(b"sec-fetch-mode") != "navigate":
             raise Problem("forbidden", "pages of other sites may not use this service from a browser")
+
+
+def with_security(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Add the headers of every answer. A route may have said for how long its answer can be kept."""
+    given = {name for name, _ in headers}
+    return [*headers, *((name, value) for name, value in SECURITY_HEADERS if name not in given)]
 
 
 class Socket(Connection):
@@ -287,7 +321,8 @@ class Request(Connection):
         if message["type"] == "http.response.start":
             self._status = message["status"]
             self._answered = time.monotonic()
-            message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.id.encode()), *SECURITY_HEADERS]
+            headers = [*message.get("headers", ()), (b"x-request-id", self.id.encode())]
+            message["headers"] = with_security(headers + cross_origin.headers_for(self._scope, self.path))
         await self._send(message)
 
     async def answer(self, problem: Problem) -> None:

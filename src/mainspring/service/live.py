@@ -68,8 +68,11 @@ class Wire(Protocol):
 class Stream:
     """One client's stream, from its first frame to its last."""
 
-    def __init__(self, follower: Follower, caller: Caller, wish: Wish, pace: Pace) -> None:
+    def __init__(
+        self, follower: Follower, caller: Caller, wish: Wish, pace: Pace, expires_in: float = float("inf")
+    ) -> None:
         self.caller = caller
+        self._expires_in = expires_in  # seconds until the caller's public token is not valid any more
         self._follower = follower
         self._wish = wish
         self._pace = pace
@@ -115,7 +118,8 @@ class Stream:
 
     async def _send_changes(self, wire: Wire) -> None:
         now, subscription = asyncio.get_running_loop().time, self._follower.subscription
-        end, silent_at = now() + self._pace.lifetime, now() + self._pace.keep_alive
+        end = now() + min(self._pace.lifetime, self._expires_in)
+        silent_at = now() + self._pace.keep_alive
         while not subscription.over:
             was_sent = await self._send_next(wire, min(end, silent_at))
             if not was_sent and now() >= silent_at:
@@ -124,7 +128,7 @@ class Stream:
             if was_sent:
                 silent_at = now() + self._pace.keep_alive
             if now() >= end:
-                subscription.end("lifetime")
+                subscription.end("lifetime" if self._pace.lifetime <= self._expires_in else "expired")
 
     async def _send_next(self, wire: Wire, deadline: float) -> bool:
         """Send what comes next, if it comes before the deadline; return whether anything was sent."""
@@ -175,7 +179,7 @@ class Live:
     async def stream(self, caller: Caller, wish: Wish) -> AsyncIterator[Stream]:
         """Open a stream. Raises Problem if the caller may not have it, ConfigurationError if the cursor is wrong."""
         follower = Follower(self.hub, self._app.store, wish.where, wish.after)
-        stream = Stream(follower, caller, wish, self._pace)
+        stream = Stream(follower, caller, wish, self._pace, self._expires_in(caller))
         self._add(stream)
         try:
             await self._begin(follower, caller)
@@ -184,6 +188,11 @@ class Live:
             self._streams.discard(stream)
             follower.end()
             self._stop_checking()
+
+    def _expires_in(self, caller: Caller) -> float:
+        if caller.grant is None:
+            return float("inf")
+        return (caller.grant.expires_at - self._app.store.clock.now()) / 1000
 
     async def _begin(self, follower: Follower, caller: Caller) -> None:
         """Let a client begin. If that cannot be soon, it is told to come back later."""
@@ -200,7 +209,7 @@ class Live:
 
     def _add(self, stream: Stream) -> None:
         caller = stream.caller
-        number = Counter(each.caller.id for each in self._streams)[caller.id] if caller.token else 0
+        number = Counter(each.caller.id for each in self._streams)[caller.id] if caller.id else 0
         if number >= MOST_STREAMS:
             msg = f"the token {caller.id!r} has {number} streams already; close some, or follow several jobs by one"
             raise Problem("too_many_streams", msg)
@@ -219,7 +228,8 @@ class Live:
         """Check the token in the store: what the guard knows of it may be some seconds old."""
         if caller.token is None:
             return
-        token = (await self._tokens.current([caller.id])).get(caller.id)
+        token_id = caller.token.id
+        token = (await self._tokens.current([token_id])).get(token_id)
         if token is None:
             raise Problem("unauthorized", "the token is wrong, revoked or expired")
         Caller(token).check(Scope.READ)
@@ -236,11 +246,11 @@ class Live:
                 self._end_all_with_tokens()
 
     async def _check_all(self) -> None:
-        ids = {stream.caller.id for stream in self._streams if stream.caller.token is not None}
+        ids = {stream.caller.token.id for stream in self._streams if stream.caller.token is not None}
         valid = await self._tokens.current(sorted(ids)) if ids else {}
         allowed = {token_id for token_id, token in valid.items() if token.allows(Scope.READ)}
         for stream in list(self._streams):
-            if stream.caller.id in ids - allowed:
+            if stream.caller.token is not None and stream.caller.token.id in ids - allowed:
                 stream.end("revoked")
 
     def _end_all_with_tokens(self) -> None:

@@ -22,6 +22,7 @@ from mainspring.service.tokens import Scope
 T = TypeVar("T")
 
 SCOPE_OF = "x-scope"  # the scope that an operation needs, in the OpenAPI document
+IS_PUBLIC = "x-public-tokens"  # whether public tokens may use an operation; the operation checks what they cover
 
 Reason = Annotated[Reasoned, Body(default_factory=Reasoned)]
 """The body of a change that needs no more than a reason. It may be left out."""
@@ -47,6 +48,11 @@ def needs(scope: Scope) -> dict[str, Any]:
     return {"openapi_extra": {SCOPE_OF: scope.value}}
 
 
+def needs_public_token() -> dict[str, Any]:
+    """Return the arguments of a route for public tokens; see `public_jobs.grant_of`."""
+    return {"openapi_extra": {SCOPE_OF: Scope.READ.value, IS_PUBLIC: True}}
+
+
 class ScopedRoute(APIRoute):
     """A route that checks the caller's scope first: callers without it do not learn what is wrong with a body."""
 
@@ -55,10 +61,12 @@ class ScopedRoute(APIRoute):
         named = (self.openapi_extra or {}).get(SCOPE_OF)
         if named is None:
             return handle
-        scope = Scope(named)
+        scope, is_public = Scope(named), IS_PUBLIC in (self.openapi_extra or {})
 
         async def check_and_handle(request: Request) -> Response:
-            caller_of(request).check(scope)
+            caller = caller_of(request)
+            if not is_public or caller.grant is None:
+                caller.check(scope)
             return await handle(request)
 
         return check_and_handle

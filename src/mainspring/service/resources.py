@@ -17,8 +17,10 @@ from mainspring.service import (
     numbers,
     people,
     probes,
+    public_jobs,
     schedules,
     signals,
+    static_files,
     users,
 )
 
@@ -38,4 +40,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     probes.router,
     metrics.router,
     users.router,
+    public_jobs.router,
+    static_files.router,
 )

@@ -19,10 +19,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from mainspring.clock import to_datetime, to_millis
+from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.errors import ConfigurationError, TokenNotFound
 from mainspring.json_data import plain
 from mainspring.names import check_name
+from mainspring.service.signing_keys import SigningKeys
 from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Note, Write
 from mainspring.stores.paging import pages
 
@@ -119,7 +120,9 @@ class Tokens:
     """The tokens of a store."""
 
     def __init__(self, store: Store) -> None:
+        self.signing_keys = SigningKeys(store)  # of public tokens
         self._store = store
+        self._known_ids: dict[str, tuple[float, Token | None]] = {}  # by id: when read, and what
         self._known: dict[str, tuple[float, Token | None]] = {}  # by the hash of the whole text: when read, and what
 
     async def create(
@@ -148,6 +151,22 @@ class Tokens:
         note = Note(By(actor, reason), "token.revoke", {"token": token_id})
         await self._store.write([Bundle((Write(key_of(token_id), None),), note=note)])
         self._known.clear()
+        self._known_ids.clear()
+
+    def now(self) -> Millis:
+        """Return the time by the store's clock, which decides when tokens expire."""
+        return self._store.clock.now()
+
+    async def by_id(self, token_id: str) -> Token | None:
+        """Return the token with this id, for what is signed or opened in its name; None if it is not valid any more."""
+        read_at, token = self._known_ids.get(token_id, (float("-inf"), None))
+        now = time.monotonic()
+        if now - read_at >= FRESH_FOR:
+            token = (await self.current([token_id])).get(token_id)
+            if len(self._known_ids) >= MOST_KNOWN:
+                self._known_ids.clear()
+            self._known_ids[token_id] = now, token
+        return None if token is None or self._has_expired(token) else token
 
     async def find(self, text: str) -> Token | None:
         """Return the token of this text; None if it is wrong, revoked or expired."""
