@@ -189,3 +189,13 @@ async def test_the_script_stops_if_its_token_is_not_valid(shop: Shop) -> None:
     assert await shop.page.run("seen") == [["error", 401, "unauthorized"]]
     await shop.page.run(f"document.querySelector('mainspring-progress').setAttribute('token', '{text}')")
     await shop.page.wait(f"{TEXT} === 'Waiting'")
+
+
+async def test_pages_of_the_service_keep_their_own_policy(shop: Shop) -> None:
+    """A browser would complain about what the policy forbids."""
+    for path in ("/v1/docs", "/v1/errors", "/v1/errors/not_found"):
+        await shop.page.open(f"{shop.service_url}{path}")
+        await shop.page.wait(f"location.pathname === '{path}' && document.readyState === 'complete'")
+        assert await shop.page.run("getComputedStyle(document.querySelector('header')).display") == "flex"
+    assert shop.page.complaints == []
+    assert not [url for url in shop.page.requests if not url.startswith((shop.service_url, "data:"))]

@@ -99,7 +99,8 @@ def make_api(app: Mainspring, tokens: Tokens, settings: ServiceSettings, live: L
 
 
 def respond(request: Request, problem: Problem) -> Response:
-    return Response(problem.body(request.state.request_id), problem.kind.status, problem.headers())
+    body = problem.body(request.state.request_id, request.scope.get("root_path", ""))
+    return Response(body, problem.kind.status, problem.headers())
 
 
 async def on_problem(request: Request, error: Any) -> Response:

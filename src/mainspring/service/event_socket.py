@@ -93,7 +93,7 @@ async def caller_of(socket: WebSocket, text: str | None) -> Caller:
 
 
 async def refuse(socket: WebSocket, problem: Problem) -> None:
-    body = problem.body(socket.state.request_id)
+    body = problem.body(socket.state.request_id, socket.scope.get("root_path", ""))
     await socket.send_text(Frame("error", body, None).message().decode())
     await socket.close(REFUSED if problem.kind.retry_after is None else TRY_LATER, problem.code)
 

@@ -22,7 +22,8 @@ from mainspring.log import get_log, request_id
 from mainspring.meter import enqueued_via
 from mainspring.metrics.metrics import Metrics
 from mainspring.service import cross_origin
-from mainspring.service.problems import Problem, problem_of
+from mainspring.service.cross_origin import STATIC_PATHS
+from mainspring.service.problems import ABOUT, Problem, problem_of
 from mainspring.service.public_tokens import PREFIX as PUBLIC_PREFIX
 from mainspring.service.public_tokens import Grant, PublicTokens
 from mainspring.service.secrets import PREFIX, DeliveryTokens
@@ -38,6 +39,10 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
 """For everyone: probes have no token and name any host, and these paths say nothing but a state."""
+
+OPEN_PAGES = frozenset({"/v1/docs", "/v1/errors"})
+OPEN_FOLDERS = (STATIC_PATHS, ABOUT)
+"""Paths without a token: they say what every copy of the service says, and nothing about its jobs."""
 
 ENDS_A_JOB = re.compile(r"/v1/jobs/([0-9a-f-]{36}):(?:complete|fail)")
 METRICS_PATH = "/metrics"
@@ -145,7 +150,7 @@ class Guard:
         if request.path in OPEN_PATHS:
             return Caller(None)
         self._check_host(request)
-        if request.path.startswith(cross_origin.STATIC_PATHS):
+        if request.path in OPEN_PAGES or request.path.startswith(OPEN_FOLDERS):
             return Caller(None)
         caller = await self._caller(request)
         if caller.token is None and caller.grant is None:
@@ -229,7 +234,8 @@ class Connection:
 
     def __init__(self, scope: MutableMapping[str, Any]) -> None:
         self.id = new_request_id()
-        self.path: str = scope["path"].removeprefix(scope.get("root_path", ""))  # without where the service is mounted
+        self.root: str = scope.get("root_path", "")  # where the service is mounted
+        self.path: str = scope["path"].removeprefix(self.root)
         self._scope = scope
         scope.setdefault("state", {})["request_id"] = self.id
 
@@ -273,7 +279,7 @@ class Socket(Connection):
         headers = [(name.encode(), value.encode()) for name, value in problem.headers().items()]
         start = {"type": "websocket.http.response.start", "status": problem.kind.status}
         await self.send({**start, "headers": [*headers, *SECURITY_HEADERS]})
-        await self.send({"type": "websocket.http.response.body", "body": problem.body(self.id)})
+        await self.send({"type": "websocket.http.response.body", "body": problem.body(self.id, self.root)})
 
 
 class Request(Connection):
@@ -328,7 +334,7 @@ class Request(Connection):
     async def answer(self, problem: Problem) -> None:
         if self._status:  # the answer has begun, and cannot be taken back
             return
-        body = problem.body(self.id)
+        body = problem.body(self.id, self.root)
         headers = [(name.encode(), value.encode()) for name, value in problem.headers().items()]
         headers.append((b"content-length", str(len(body)).encode()))
         await self.send({"type": "http.response.start", "status": problem.kind.status, "headers": headers})

@@ -37,7 +37,7 @@ from mainspring.errors import (
 )
 
 CONTENT_TYPE = "application/problem+json"
-ABOUT = "/v1/errors/"  # identifies a code; relative, so that it is the same behind any host name
+ABOUT = "/v1/errors/"  # the page of a code; without a host, so that it is the same behind any name
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +111,10 @@ class Problem(Exception):
     def kind(self) -> Kind:
         return KINDS[self.code]
 
-    def body(self, request_id: str) -> bytes:
+    def body(self, request_id: str, root: str = "") -> bytes:
+        """Return the answer. `root` is where the service is mounted, so that `type` leads to the code's page."""
         members: dict[str, Any] = {
-            "type": f"{ABOUT}{self.code}",
+            "type": f"{root}{ABOUT}{self.code}",
             "title": self.kind.title,
             "status": self.kind.status,
             "code": self.code,

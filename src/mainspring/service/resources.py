@@ -10,6 +10,7 @@ from mainspring.service import (
     breakers,
     bulk,
     dead,
+    error_pages,
     failures,
     limits,
     live_settings,
@@ -18,6 +19,7 @@ from mainspring.service import (
     people,
     probes,
     public_jobs,
+    reference,
     schedules,
     signals,
     static_files,
@@ -42,4 +44,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     users.router,
     public_jobs.router,
     static_files.router,
+    error_pages.router,
+    reference.router,
 )

@@ -31,7 +31,7 @@ class ProblemView(View):
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=False)
 
-    type: str = Field(description="identifies the code; there is no page")
+    type: str = Field(description="identifies the code; the path of its page")
     title: str
     status: int
     code: str = Field(description="one of a fixed list")
