@@ -80,13 +80,13 @@ class Page:
             raise RuntimeError(str(answer["exceptionDetails"]))
         return answer["result"].get("value")
 
-    async def wait(self, expression: str) -> Any:
-        """Wait until an expression is true; return its value."""
+    async def wait(self, expression: str) -> None:
+        """Wait until an expression is true."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 with suppress(RuntimeError):  # the page is not there yet
-                    if value := await self.run(expression):
-                        return value
+                    if await self.run(f"Boolean({expression})"):
+                        return
                 await asyncio.sleep(0.02)
 
     async def screenshot(self, path: Path) -> None:

@@ -112,7 +112,7 @@ async def test_the_reference_shows_every_operation_and_every_shape(app: Mainspri
 
 
 async def test_no_page_needs_another_machine_or_what_its_policy_forbids(client: Client) -> None:
-    for path in ("/v1/docs", "/v1/errors", "/v1/errors/not_found"):
+    for path in ("/v1/docs", "/v1/errors", "/v1/errors/not_found", "/login"):
         page = Checked(await html(client, path))
         assert not page.elements & {"script", "style", "iframe", "object", "base"}
         assert not {name for name in page.attributes if name == "style" or name.startswith("on")}
@@ -122,7 +122,7 @@ async def test_no_page_needs_another_machine_or_what_its_policy_forbids(client: 
                 assert (await client.get(link)).status == 200
 
 
-@pytest.mark.parametrize("path", ["/v1/docs", "/v1/errors", "/v1/errors/not_found"])
+@pytest.mark.parametrize("path", ["/v1/docs", "/v1/errors", "/v1/errors/not_found", "/login"])
 async def test_every_page_has_the_headers_that_protect_it(client: Client, path: str) -> None:
     headers = (await client.get(path, accept=BROWSER)).headers
     policy = headers["content-security-policy"]

@@ -67,6 +67,7 @@ class Shop:
     page: Page
     url: str = ""
     html: str = ""
+    policy: str = ""
     reports: asyncio.Queue[tuple[float, str]] = field(default_factory=asyncio.Queue)  # what the job reports next
 
     async def enqueue(self, task: str = "render") -> str:
@@ -86,7 +87,7 @@ class Shop:
 
     async def answer(self, request: Request) -> Response:
         del request
-        policy = POLICY.format(url=self.service_url) + "; img-src data:"
+        policy = self.policy or POLICY.format(url=self.service_url) + "; img-src data:"
         return HTMLResponse(self.html, headers={"content-security-policy": policy})
 
 
@@ -193,9 +194,58 @@ async def test_the_script_stops_if_its_token_is_not_valid(shop: Shop) -> None:
 
 async def test_pages_of_the_service_keep_their_own_policy(shop: Shop) -> None:
     """A browser would complain about what the policy forbids."""
-    for path in ("/v1/docs", "/v1/errors", "/v1/errors/not_found"):
+    for path in ("/v1/docs", "/v1/errors", "/v1/errors/not_found", "/login"):
         await shop.page.open(f"{shop.service_url}{path}")
         await shop.page.wait(f"location.pathname === '{path}' && document.readyState === 'complete'")
         assert await shop.page.run("getComputedStyle(document.querySelector('header')).display") == "flex"
     assert shop.page.complaints == []
     assert not [url for url in shop.page.requests if not url.startswith((shop.service_url, "data:"))]
+
+
+async def test_a_person_logs_in_with_a_browser(shop: Shop, tmp_path: Path) -> None:
+    _, text = await Tokens(shop.app.store).create("ana", ["read", "operate"], actor="ana")
+    page, url = shop.page, shop.service_url
+    await page.open(f"{url}/login")
+    await page.wait("document.activeElement?.id === 'token'")
+    await page.run("document.querySelector('#token').value = 'msk_wrong'; document.querySelector('button').click()")
+    await page.wait("document.querySelector('[role=alert]')?.textContent === 'The token is wrong, revoked or expired.'")
+    await page.screenshot(Path(os.environ.get("MAINSPRING_SCREENSHOTS", str(tmp_path))) / "login.png")
+    page.complaints.clear()  # the answer 401 is one
+    await page.run(f"document.querySelector('#token').value = '{text}'; document.querySelector('button').click()")
+    await page.wait("document.querySelector('h1')?.textContent === 'You are logged in'")
+    assert await page.run("document.cookie") == ""
+    assert await page.run(f"fetch('{url}/v1/jobs').then(answer => answer.status)") == 200
+    halt = "fetch('{url}/v1/halt', {{method: 'POST', body: '{{}}', headers: {headers}}}).then(answer => answer.status)"
+    kind = "'content-type': 'application/json'"
+    assert await page.run(halt.format(url=url, headers=f"{{{kind}}}")) == 403
+    assert await page.run(halt.format(url=url, headers=f"{{{kind}, 'x-mainspring': '1'}}")) == 200
+    assert len(await shop.app.halts()) == 1
+    with pytest.raises(RuntimeError, match="TrustedHTML"):
+        await page.run("document.body.innerHTML = '<p>'")
+    await page.run("document.querySelector('button').click()")
+    await page.wait("document.querySelector('h1')?.textContent === 'Log in'")
+    assert await Tokens(shop.app.store).sessions.list() == []
+
+
+async def test_another_site_cannot_use_the_session_of_a_browser(shop: Shop) -> None:
+    """It has another port of the same host, so the browser does send the cookie."""
+    _, text = await Tokens(shop.app.store).create("ana", ["admin"], actor="ana")
+    page, url = shop.page, shop.service_url
+    await page.open(f"{url}/login")
+    await page.wait("document.querySelector('#token')")
+    await page.run(f"document.querySelector('#token').value = '{text}'; document.querySelector('button').click()")
+    await page.wait("document.querySelector('h1')?.textContent === 'You are logged in'")
+    shop.policy = "default-src *"
+    shop.html = f'<link rel=icon href="{NOTHING}"><form method=post enctype="text/plain" action="{url}/v1/halt">'
+    await page.open(shop.url)
+    await page.wait("document.querySelector('form')")
+    options = "{credentials: 'include', mode: 'no-cors', method: 'POST', body: '{}'}"
+    await page.run(f"fetch('{url}/v1/halt', {options}).then(() => true)")
+    readable = f"fetch('{url}/v1/jobs', {{credentials: 'include'}}).then(() => 'read', () => 'refused')"
+    assert await page.run(readable) == "refused"
+    custom = "{credentials: 'include', method: 'POST', headers: {'x-mainspring': '1'}}"
+    assert await page.run(f"fetch('{url}/v1/halt', {custom}).then(() => 'sent', () => 'refused')") == "refused"
+    await page.run("document.querySelector('form').submit()")
+    await page.wait(f"location.href.startsWith('{url}')")
+    assert '"code": "forbidden"' in await page.run("document.body.textContent")
+    assert not await shop.app.halts()

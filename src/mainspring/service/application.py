@@ -34,7 +34,7 @@ from mainspring.service.live import Live
 from mainspring.service.problems import Problem, problem_of
 from mainspring.service.push import add_http_task
 from mainspring.service.requests import of_lines
-from mainspring.service.resources import ROUTERS
+from mainspring.service.resources import BROWSER_ROUTERS, ROUTERS
 from mainspring.service.secrets import DeliveryTokens, Secrets
 from mainspring.service.settings import ServiceSettings, load_settings
 from mainspring.service.tokens import Tokens
@@ -87,7 +87,7 @@ def make_api(app: Mainspring, tokens: Tokens, settings: ServiceSettings, live: L
         secret_routes.router,
         health.router,
     )
-    for router in (*own, *ROUTERS):
+    for router in (*own, *ROUTERS, *BROWSER_ROUTERS):
         api.router.routes += router.routes  # `include_router` would make each route again for each application
     api.add_exception_handler(Problem, on_problem)
     api.add_exception_handler(Exception, on_crash)

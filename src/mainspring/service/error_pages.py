@@ -100,6 +100,10 @@ ADVICE: Mapping[str, Advice] = {
         "The token has 100 open streams of events in this process.",
         "Close streams that are not needed, and follow several jobs by one stream. Try again after `Retry-After`.",
     ),
+    "too_many_logins": Advice(
+        "Five logins from this address have failed within a minute. Each further failure doubles the wait, up to 1 h.",
+        "Wait for as long as `Retry-After` says. Check that the token is complete, and not revoked.",
+    ),
     "internal_error": Advice(
         "Something failed that should not have. It is not the request's fault.",
         "Look for `request_id` in the service's log. Repeat the request only with an idempotency key.",

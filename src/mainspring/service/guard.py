@@ -26,7 +26,9 @@ from mainspring.service.cross_origin import STATIC_PATHS
 from mainspring.service.problems import ABOUT, Problem, problem_of
 from mainspring.service.public_tokens import PREFIX as PUBLIC_PREFIX
 from mainspring.service.public_tokens import Grant, PublicTokens
+from mainspring.service.same_origin import check_write
 from mainspring.service.secrets import PREFIX, DeliveryTokens
+from mainspring.service.sessions import cookie_in, is_safe
 from mainspring.service.settings import ServiceSettings
 from mainspring.service.tokens import Scope, Token, Tokens
 
@@ -40,9 +42,9 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
 """For everyone: probes have no token and name any host, and these paths say nothing but a state."""
 
-OPEN_PAGES = frozenset({"/v1/docs", "/v1/errors"})
+OPEN_PAGES = frozenset({"/v1/docs", "/v1/errors", "/login", "/logout"})
 OPEN_FOLDERS = (STATIC_PATHS, ABOUT)
-"""Paths without a token: they say what every copy of the service says, and nothing about its jobs."""
+"""Paths without a token: they say what every copy of the service says, and nothing about its jobs. Or they log in."""
 
 ENDS_A_JOB = re.compile(r"/v1/jobs/([0-9a-f-]{36}):(?:complete|fail)")
 METRICS_PATH = "/metrics"
@@ -64,6 +66,7 @@ class Caller:
     token: Token | None  # None: a program of this machine, without a token
     request_number: int | None = None  # the receiver of a pushed job: the number of the request that it got
     grant: Grant | None = None  # it came with a public token, made in the name of `token`
+    session: str = ""  # the id of the session, if it came with a cookie
 
     @property
     def actor(self) -> str:
@@ -153,7 +156,9 @@ class Guard:
         if request.path in OPEN_PAGES or request.path.startswith(OPEN_FOLDERS):
             return Caller(None)
         caller = await self._caller(request)
-        if caller.token is None and caller.grant is None:
+        if caller.session:
+            check_write(request.method, request.header)
+        if caller.session or (caller.token is None and caller.grant is None):
             request.check_origin()
         return caller
 
@@ -174,9 +179,9 @@ class Guard:
         """Return None if the first message must have a token."""
         if socket.path == cross_origin.SOCKET_PATH:
             return None
-        if self._needs_tokens and not socket.header(b"authorization"):
-            return None
-        return await self._caller(socket)
+        if socket.header(b"authorization") or not self._needs_tokens:
+            return await self._caller(socket)
+        return await self._caller_by_cookie(socket)
 
     def _check_host(self, request: Connection) -> None:
         """Refuse other names than ours: a page of another site could point its name at this address."""
@@ -189,6 +194,8 @@ class Guard:
     async def _caller(self, request: Connection) -> Caller:
         kind, _, text = request.header(b"authorization").partition(" ")
         if not kind:
+            if (caller := await self._caller_by_cookie(request)) is not None:
+                return caller
             if self._needs_tokens:
                 raise Problem("unauthorized", "send a token: `Authorization: Bearer msk_…` (mainspring tokens create)")
             return Caller(None)
@@ -220,6 +227,9 @@ class Guard:
             if (token := self._tokens.last_known(text)) is None:
                 raise
             return token
+    async def _caller_by_cookie(self, request: Connection) -> Caller | None:
+        found = await self._tokens.of_session(request.cookie)
+        return None if found is None else Caller(found[1], session=found[0].id)
 
 
 async def public_caller(public_tokens: PublicTokens, text: str) -> Caller:
@@ -241,6 +251,11 @@ class Connection:
 
     def header(self, name: bytes) -> str:
         return next((value.decode("latin-1") for key, value in self._scope["headers"] if key == name), "")
+
+    @property
+    def cookie(self) -> str:
+        """The cookie of a session."""
+        return cookie_in(self.header(b"cookie"), secure=is_safe(self._scope))
 
     def problem_of(self, error: MainspringError) -> Problem:
         log.error("request_failed", request_id=self.id, path=self.path, error=str(error))
@@ -293,6 +308,10 @@ class Request(Connection):
         self._status = 0
         self._began = time.monotonic()
         self._answered: float | None = None  # when the answer began; a stream may go on for hours
+
+    @property
+    def method(self) -> str:
+        return str(self._scope["method"])
 
     @property
     def caller(self) -> Caller:

@@ -233,6 +233,8 @@ class Live:
         if token is None:
             raise Problem("unauthorized", "the token is wrong, revoked or expired")
         Caller(token).check(Scope.READ)
+        if caller.session and not await self._tokens.sessions.current([caller.session]):
+            raise Problem("unauthorized", "the session has ended; log in again")
 
     async def _keep_checking(self) -> None:
         while True:
@@ -251,6 +253,14 @@ class Live:
         allowed = {token_id for token_id, token in valid.items() if token.allows(Scope.READ)}
         for stream in list(self._streams):
             if stream.caller.token is not None and stream.caller.token.id in ids - allowed:
+                stream.end("revoked")
+        await self._check_sessions()
+
+    async def _check_sessions(self) -> None:
+        ids = {stream.caller.session for stream in self._streams if stream.caller.session}
+        ended = ids - await self._tokens.sessions.current(sorted(ids)) if ids else set()
+        for stream in list(self._streams):
+            if stream.caller.session in ended:
                 stream.end("revoked")
 
     def _end_all_with_tokens(self) -> None:

@@ -67,6 +67,7 @@ KINDS: Mapping[str, Kind] = {
     "unknown_task": Kind(422, "No worker has published a task of this name."),
     "idempotency_key_reused": Kind(422, "The idempotency key was used with another request."),
     "too_many_streams": Kind(429, "The token has too many open streams.", retry_after=30),
+    "too_many_logins": Kind(429, "Too many logins from this address have failed.", retry_after=60),
     "internal_error": Kind(500, "The service failed. The log has the cause, under the request id."),
     "system_halted": Kind(503, "A halt rejects new jobs.", retry_after=30),
     "store_unavailable": Kind(503, "The store does not answer.", retry_after=5),
@@ -106,6 +107,7 @@ class Problem(Exception):
     detail: str
     errors: Sequence[Mapping[str, Any]] = ()  # one for each field that is wrong: pointer, code, detail
     more: Mapping[str, Any] = field(default_factory=dict)  # further members of the answer
+    retry_after: int | None = None  # seconds; by default what the kind says
 
     @property
     def kind(self) -> Kind:
@@ -127,8 +129,8 @@ class Problem(Exception):
 
     def headers(self) -> dict[str, str]:
         headers = {"content-type": CONTENT_TYPE}
-        if self.kind.retry_after is not None:
-            headers["retry-after"] = str(self.kind.retry_after)
+        if (seconds := self.retry_after or self.kind.retry_after) is not None:
+            headers["retry-after"] = str(seconds)
         if self.code == "unauthorized":
             headers["www-authenticate"] = "Bearer"
         return headers

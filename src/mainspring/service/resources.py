@@ -14,6 +14,7 @@ from mainspring.service import (
     failures,
     limits,
     live_settings,
+    login,
     metrics,
     numbers,
     people,
@@ -21,6 +22,7 @@ from mainspring.service import (
     public_jobs,
     reference,
     schedules,
+    session_routes,
     signals,
     static_files,
     users,
@@ -42,8 +44,14 @@ ROUTERS: tuple[APIRouter, ...] = (
     probes.router,
     metrics.router,
     users.router,
+)
+
+BROWSER_ROUTERS: tuple[APIRouter, ...] = (
     public_jobs.router,
     static_files.router,
     error_pages.router,
     reference.router,
+    login.router,
+    session_routes.router,
 )
+"""What browsers use; docs/service-browser.md describes it."""

@@ -6,11 +6,9 @@ lets a person, or a scanner that looks for leaked secrets, tell a real token fro
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import re
-import secrets
 import time
 import zlib
 from collections.abc import Iterable, Sequence
@@ -23,6 +21,8 @@ from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.errors import ConfigurationError, TokenNotFound
 from mainspring.json_data import plain
 from mainspring.names import check_name
+from mainspring.service.random_text import DIGITS, hash_of, random_digits
+from mainspring.service.sessions import Session, Sessions
 from mainspring.service.signing_keys import SigningKeys
 from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Note, Write
 from mainspring.stores.paging import pages
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 COLLECTION = "tokens"
 PREFIX = "msk"
-DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 ID_LENGTH, SECRET_LENGTH, CHECK_LENGTH = 8, 43, 6
 SHAPE = re.compile(
     rf"{PREFIX}_([0-9A-Za-z]{{{ID_LENGTH}}})_([0-9A-Za-z]{{{SECRET_LENGTH}}})([0-9A-Za-z]{{{CHECK_LENGTH}}})"
@@ -87,14 +86,6 @@ def checksum(text: str) -> str:
     return digits
 
 
-def random_digits(length: int) -> str:
-    return "".join(secrets.choice(DIGITS) for _ in range(length))
-
-
-def hash_of(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()
-
-
 def parts_of(text: str) -> tuple[str, str] | None:
     """Return the id and the secret of a token; None if it is not one, or is mistyped."""
     found = SHAPE.fullmatch(text)
@@ -121,6 +112,7 @@ class Tokens:
 
     def __init__(self, store: Store) -> None:
         self.signing_keys = SigningKeys(store)  # of public tokens
+        self.sessions = Sessions(store)  # of browsers
         self._store = store
         self._known_ids: dict[str, tuple[float, Token | None]] = {}  # by id: when read, and what
         self._known: dict[str, tuple[float, Token | None]] = {}  # by the hash of the whole text: when read, and what
@@ -167,6 +159,12 @@ class Tokens:
                 self._known_ids.clear()
             self._known_ids[token_id] = now, token
         return None if token is None or self._has_expired(token) else token
+
+    async def of_session(self, cookie: str) -> tuple[Session, Token] | None:
+        """Return the session of a cookie and the token with which it began; None if either is not valid any more."""
+        session = await self.sessions.find(cookie) if cookie else None
+        token = None if session is None else await self.by_id(session.token_id)
+        return None if session is None or token is None else (session, token)
 
     async def find(self, text: str) -> Token | None:
         """Return the token of this text; None if it is wrong, revoked or expired."""

@@ -1,0 +1,70 @@
+"""Routes about the sessions of browsers. Browsers log in and out at `/login` and `/logout` (login.py)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mainspring.clock import to_datetime
+from mainspring.json_data import plain
+from mainspring.service import views
+from mainspring.service.problems import Problem
+from mainspring.service.requests import Router, answer, caller_of, needs
+from mainspring.service.token_routes import tokens_of
+from mainspring.service.tokens import Scope
+
+router = Router(prefix="/v1", tags=["sessions"])
+
+
+class SessionView(views.View):
+    id: str
+    token: str = Field(description="the id of the token with which it began")
+    name: str = Field(description="the name of that token")
+    address: str = Field(description="from which the person logged in")
+    created_at: views.Moment
+    seen_at: views.Moment = Field(description="when it was used last, give or take five minutes")
+    expires_at: views.Moment = Field(description="when it ends if it is not used again")
+    current: bool = Field(description="this request belongs to it")
+
+
+class SessionList(views.View):
+    sessions: list[SessionView]
+
+
+@router.get("/sessions", response_model=SessionList, summary="List sessions", **needs(Scope.ADMIN))
+async def list_sessions(request: Request) -> Response:
+    """Return the sessions of browsers that have not ended."""
+    tokens, mine = tokens_of(request), caller_of(request).session
+    sessions = await tokens.sessions.list()
+    valid = await tokens.current({session.token_id for session in sessions})
+    return answer({
+        "sessions": [
+            {
+                "id": session.id,
+                "token": session.token_id,
+                "name": valid[session.token_id].name,
+                "address": session.address,
+                "created_at": plain(to_datetime(session.created_at)),
+                "seen_at": plain(to_datetime(session.seen_at)),
+                "expires_at": plain(to_datetime(session.expires_at)),
+                "current": session.id == mine,
+            }
+            for session in sessions
+            if session.token_id in valid
+        ]
+    })  # fmt: skip
+
+
+@router.delete("/sessions/{session_id}", status_code=204, summary="End a session", **needs(Scope.ADMIN))
+async def end_session(
+    request: Request, session_id: str, reason: Annotated[str, Query(max_length=2_000)] = ""
+) -> Response:
+    """Log a browser out. Other processes accept its cookie for up to five more seconds."""
+    actor = caller_of(request).actor
+    if not await tokens_of(request).sessions.end(session_id, actor=actor, reason=reason):
+        raise Problem("not_found", f"there is no session {session_id!r}; GET /v1/sessions lists them")
+    return Response(status_code=204)
