@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,8 @@ from mainspring.service.error_pages import ADVICE
 from mainspring.service.html import prose, table, tag
 from mainspring.service.problems import KINDS
 from mainspring.service.requests import SCOPE_OF
-from tests.service.serving import Client, api_of, serving
-from tests.service.test_security import mounted
+from tests.service.serving import Client, serving
+from tests.service.test_security import mounted, token_of
 
 BROWSER = "text/html,application/xhtml+xml,*/*;q=0.8"
 
@@ -95,10 +96,7 @@ async def test_the_type_of_an_error_of_a_mounted_service_leads_to_its_page(app: 
 # -- the API --------------------------------------------------------------------------------------
 
 
-async def test_the_reference_shows_every_operation_and_every_shape(app: Mainspring) -> None:
-    document = api_of(app).openapi()
-    async with serving(app, tokens="required") as client:
-        text = await html(client, "/v1/docs")
+def check_reference(document: Any, text: str) -> None:
     page = Checked(text)
     assert len(page.ids) == len(set(page.ids))
     for path, methods in document["paths"].items():
@@ -111,20 +109,15 @@ async def test_the_reference_shows_every_operation_and_every_shape(app: Mainspri
     assert "&quot;guest&quot;: &quot;Ada&quot;" in text
 
 
-async def test_no_page_needs_another_machine_or_what_its_policy_forbids(client: Client) -> None:
-    for path in ("/v1/docs", "/v1/errors", "/v1/errors/not_found", "/login"):
-        page = Checked(await html(client, path))
-        assert not page.elements & {"script", "style", "iframe", "object", "base"}
-        assert not {name for name in page.attributes if name == "style" or name.startswith("on")}
-        assert not [link for link in page.links if re.match(r"(?!data:,)(\w+:|//)", link)]
-        for link in page.links:
-            if link.startswith("/static/"):
-                assert (await client.get(link)).status == 200
+def check_content(text: str) -> None:
+    """Check that a page needs no other machine, and nothing that its policy forbids."""
+    page = Checked(text)
+    assert not page.elements & {"script", "style", "iframe", "object", "base"}
+    assert not {name for name in page.attributes if name == "style" or name.startswith("on")}
+    assert not [link for link in page.links if re.match(r"(?!data:,)(\w+:|//)", link)]
 
 
-@pytest.mark.parametrize("path", ["/v1/docs", "/v1/errors", "/v1/errors/not_found", "/login"])
-async def test_every_page_has_the_headers_that_protect_it(client: Client, path: str) -> None:
-    headers = (await client.get(path, accept=BROWSER)).headers
+def check_headers(headers: dict[str, str]) -> None:
     policy = headers["content-security-policy"]
     for part in ("default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "base-uri 'none'",
                  "form-action 'self'", "require-trusted-types-for 'script'"):  # fmt: skip
@@ -135,14 +128,24 @@ async def test_every_page_has_the_headers_that_protect_it(client: Client, path: 
     assert headers["cross-origin-opener-policy"] == "same-origin"
 
 
-async def test_a_page_needs_the_right_host(client: Client) -> None:
-    assert (await client.get("/v1/docs", host="evil.example")).code == "host_not_allowed"
-
-
-async def test_the_reference_is_made_once(app: Mainspring, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = await html(client, "/v1/docs")
-    monkeypatch.setattr("mainspring.service.reference.content", None)
-    assert await html(client, "/v1/docs") == first
+async def test_pages_need_no_token_no_script_and_no_other_machine(
+    app: Mainspring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one test, as the API's document takes long to make."""
+    reader = await token_of(app, "read")
+    async with serving(app, tokens="required") as client:
+        for path in ("/v1/docs", "/v1/errors", "/v1/errors/not_found", "/login"):
+            answer = await client.get(path, accept=BROWSER)
+            assert answer.status == 200
+            check_content(answer.text)
+            check_headers(answer.headers)
+            for link in Checked(answer.text).links:
+                assert not link.startswith("/static/") or (await client.get(link)).status == 200
+            assert (await client.get(path, host="evil.example")).code == "host_not_allowed"
+        text = await html(client, "/v1/docs")
+        check_reference((await client.using(reader).get("/v1/openapi.json")).data, text)
+        monkeypatch.setattr("mainspring.service.reference.content", None)
+        assert await html(client, "/v1/docs") == text  # it was made once
 
 
 # -- HTML -----------------------------------------------------------------------------------------

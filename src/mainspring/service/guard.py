@@ -227,6 +227,7 @@ class Guard:
             if (token := self._tokens.last_known(text)) is None:
                 raise
             return token
+
     async def _caller_by_cookie(self, request: Connection) -> Caller | None:
         found = await self._tokens.of_session(request.cookie)
         return None if found is None else Caller(found[1], session=found[0].id)
