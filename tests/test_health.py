@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -159,11 +159,11 @@ async def test_throttling_emits_one_event_and_degrades_health(clock: ManualClock
 class SilentStore(MemoryStore):
     silence: StoreUnavailable | float = 0.0  # what it says, or for how long it says nothing
 
-    async def stats(self) -> Stats:
+    async def stats(self, within: Sequence[str] = ()) -> Stats:
         if isinstance(self.silence, StoreUnavailable):
             raise self.silence
         await asyncio.sleep(self.silence)
-        return await super().stats()
+        return await super().stats(within)
 
 
 @pytest.fixture

@@ -517,8 +517,9 @@ class Mainspring:
         """Return the halts in force, with that of the function given as `halted`."""
         return await self.runtime.services.halts()
 
-    async def stats(self) -> Stats:
-        return await self.runtime.services.stats()
+    async def stats(self, within: Sequence[str] = ()) -> Stats:
+        """Return how the system is now: its queues, workers and halts. `within` names queues, or patterns of them."""
+        return await self.runtime.services.stats(within)
 
     async def numbers(
         self,
@@ -530,15 +531,18 @@ class Mainspring:
         task: str | None = None,
         by: Grouping | None = None,
         zone: str = "UTC",
+        within: Sequence[str] = (),
     ) -> Numbers:
         """Return what happened to jobs over time: how many were enqueued, completed, failed, and how long they took.
 
         `since` is a time, or a length of time before now. Minutes are kept for 48 hours, hours for 30 days and days
-        for 2 years. `zone` decides where days begin. With `by`, `Numbers.groups` has each queue or task.
+        for 2 years. `zone` decides where days begin. With `by`, `Numbers.groups` has each queue or task. `within` names
+        queues, or patterns of them such as `p/acme/*`: only these are counted.
         """
         return await read_numbers(
-            self.store, since=since, until=until, step=step, queue=queue, task=task, by=by, zone=zone
-        )
+            self.store, since=since, until=until, step=step, queue=queue, task=task, by=by, zone=zone,
+            within=tuple(within),
+        )  # fmt: skip
 
     async def health(self, *, max_lateness: Length = MAX_LATENESS, timeout: Length = TIMEOUT) -> Health:
         """Return whether all is well. Report a store that does not answer within `timeout` as down; do not raise."""

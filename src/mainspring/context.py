@@ -22,6 +22,7 @@ from mainspring.features.durable.detached import Detached
 from mainspring.features.durable.plan import Planned, StepPlan
 from mainspring.job import Claim, NewJob, Outcome, check_prepared
 from mainspring.names import showable
+from mainspring.projects import in_project_of
 from mainspring.stored_options import options_of
 from mainspring.stores.engine.creation import refuse_unkeepable
 from mainspring.stores.protocol import Completion
@@ -293,7 +294,7 @@ class Context(DurableCalls):
         self._refuse_after_commit("ctx.follow_up(…)")
         check_prepared("ctx.follow_up", jobs)
         refuse_unkeepable(jobs)
-        self.effects.follow_ups += in_trace_of(self._claim, jobs)
+        self.effects.follow_ups += in_project_of(self._claim, in_trace_of(self._claim, jobs))
 
     def set_result(self, value: Any) -> None:
         """Set the job's result before the handler returns, as needed for `transaction`."""

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeGuard
 from mainspring.clock import LAST_SHOWN, Millis
 from mainspring.errors import ConfigurationError, Failure
 from mainspring.names import LONGEST_NAME, check_name
+from mainspring.queue_patterns import is_pattern
 
 
 class Status(StrEnum):
@@ -240,8 +241,8 @@ class FreshJobs(list[NewJob]):
 
 def check_queue(name: str) -> str:
     """Raise ConfigurationError for an invalid queue name. Some stores would take an empty name for all queues."""
-    if not name or name == "*":
-        msg = f"{name!r} is not a name for a queue; give 1 to {LONGEST_NAME} characters, but not just a star"
+    if not name or is_pattern(name):
+        msg = f"{name!r} is not a name for a queue; give 1 to {LONGEST_NAME} characters, but no star at the end"
         raise ConfigurationError(msg)
     return check_name(name, "the queue")
 

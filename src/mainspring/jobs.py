@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, Self, TypedDict, Unpack, overload
 
 from mainspring.clock import Length, check_moment, delay_of, duration, to_millis
 from mainspring.errors import (
@@ -23,6 +23,7 @@ from mainspring.features.durable.states import StepState, restartable, states_of
 from mainspring.ids import new_id
 from mainspring.job import Attempt, Job, Priority, PriorityName, Status, TimelineEntry, check_queue
 from mainspring.json_text import problem_of_json
+from mainspring.queue_patterns import are_all_among
 from mainspring.retry import problem_of_attempts
 from mainspring.services import Services, whoami
 from mainspring.stores.documents import By
@@ -71,13 +72,31 @@ class BulkOptions(TypedDict, total=False):
 class Jobs:
     """Read and change single jobs by id, or many by a `Filter`."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, within: tuple[str, ...] = ()) -> None:
         self.services = services
+        self._within = within  # patterns of queues: jobs of other queues do not exist here
+
+    def within(self, *patterns: str) -> Self:
+        """Return the same for the jobs of some queues: `app.jobs.within("p/acme/*", "mail")`.
+
+        Every read and change passes the patterns to the store. A job of another queue is not found.
+        """
+        return type(self)(self.services, Filter(within=patterns).within)
+
+    def _narrowed(self, where: Filter | None) -> Filter:
+        """Return the filter for these queues. One that is narrower already must stay so."""
+        where = where or Filter()
+        if not self._within:
+            return where
+        if where.within and not are_all_among(where.within, self._within):
+            msg = f"within is {', '.join(where.within)}, which is not part of {', '.join(self._within)}"
+            raise ConfigurationError(msg)
+        return where if where.within else replace(where, within=self._within)
 
     # -- looking ------------------------------------------------------------------------------
 
     async def get(self, job_id: str) -> Job:
-        found = await self.services.store.get([job_id])
+        found = await self.services.store.get([job_id], within=self._within)
         if not found:
             msg = f"there is no job {job_id}; it may have been removed by retention"
             raise JobNotFound(msg)
@@ -85,7 +104,7 @@ class Jobs:
 
     async def get_or_none(self, job_id: str) -> Job | None:
         """Return a job; None if there is none, or retention has removed it."""
-        return next(iter(await self.services.store.get([job_id])), None)
+        return next(iter(await self.services.store.get([job_id], within=self._within)), None)
 
     async def find(
         self,
@@ -102,7 +121,7 @@ class Jobs:
         page whose `partial` is True ended early, because few of the jobs that were read match: go on by its cursor.
         """
         return await self.services.store.find(
-            where or Filter(), sort=sort_of(sort), descending=descending, limit=limit, cursor=cursor
+            self._narrowed(where), sort=sort_of(sort), descending=descending, limit=limit, cursor=cursor
         )
 
     async def all(self, where: Filter | None = None) -> AsyncIterator[Job]:
@@ -121,8 +140,8 @@ class Jobs:
     async def count(self, where: Filter | None = None, *, cap: int | None = None) -> int | CappedCount:
         """Count jobs. With `cap`, count in bounded time: no further than `cap`; `exact` says whether that was all."""
         if cap is None:
-            return await self.services.store.count(where or Filter())
-        return await self.services.store.count_up_to(where or Filter(), cap)
+            return await self.services.store.count(self._narrowed(where))
+        return await self.services.store.count_up_to(self._narrowed(where), cap)
 
     async def complete(
         self, what: Completable | CompletableName, prefix: str = "", *, limit: int = 20, task: str | None = None
@@ -132,7 +151,7 @@ class Jobs:
         Tasks are those of this program and of the newest jobs. Keys are those of the newest jobs, of `task` if given.
         """
         chosen = completable_of(what)
-        found = await self.services.store.complete(chosen, prefix, limit=limit, task=task)
+        found = await self.services.store.complete(chosen, prefix, limit=limit, task=task, within=self._within)
         if chosen is not Completable.TASK:
             return found
         return sorted({*found, *(name for name in self.services.tasks if name.startswith(prefix))})[:limit]
@@ -141,14 +160,18 @@ class Jobs:
         return [job async for job in self.all(Filter(target_type=target_type, target_id=target_id))]
 
     async def attempts(self, job_id: str) -> list[Attempt]:
-        return await self.services.store.attempts(job_id)
+        return await self.services.store.attempts(job_id) if await self._is_here(job_id) else []
 
     async def timeline(self, job_id: str) -> list[TimelineEntry]:
-        return await self.services.store.timeline(job_id)
+        return await self.services.store.timeline(job_id) if await self._is_here(job_id) else []
+
+    async def _is_here(self, job_id: str) -> bool:
+        """Return whether the job is of these queues. What belongs to a job has no queue of its own."""
+        return not self._within or await self.get_or_none(job_id) is not None
 
     async def why(self, job_id: str) -> Why:
         """Return why a job does not run (or that it runs, or how it ended), as text and as data."""
-        return explain(await inquire(self.services, await self.get(job_id)))
+        return explain(await inquire(self.services, await self.get(job_id), self._within))
 
     async def steps(self, job_id: str) -> list[StepState]:
         """Return how far a durable function is: the steps it has done, and the declared steps still to come."""
@@ -257,7 +280,7 @@ class Jobs:
         self, action: Action, job_id: str, reason: str, actor: str | None, edit: Edit | None = None
     ) -> Changed:
         by = By(actor or whoami(), reason)
-        changed = await self.services.store.change(action, Filter(ids=(job_id,)), by, edit=edit)
+        changed = await self.services.store.change(action, self._narrowed(Filter(ids=(job_id,))), by, edit=edit)
         if not (changed.ids or changed.requested or changed.conflicts):
             job = await self.get(job_id)
             msg = f"job {job_id} is {job.status}: it cannot be changed by {action}; {ALLOWED[action]}"
@@ -299,6 +322,7 @@ class Jobs:
         operation: str | None = None,
     ) -> ChangeResult:
         """Change jobs page by page, so that other writers wait little. The audit log shows them as one operation."""
+        where = self._narrowed(where)
         by, result, cursor = By(actor or whoami(), reason, operation or new_id()), ChangeResult(), None
         while True:
             changed = await self.services.store.change(
@@ -324,9 +348,10 @@ class Jobs:
         await self.cancel_children([job.id for job in jobs if job.token > 0], by.actor)  # others never ran
 
     async def cancel_children(self, parents: Sequence[str], actor: str) -> None:
-        """Cancel the children of jobs that were cancelled, and in turn the children of those."""
+        """Cancel the children of jobs that were cancelled, and in turn the children of those, in whatever queues."""
+        everywhere = Jobs(self.services)
         for parent in parents:
             children = await children_of(self.services.store, parent)
             for start in range(0, len(children), PAGE_SIZE):
                 some = Filter(ids=tuple(children[start : start + PAGE_SIZE]))
-                await self.cancel_where(some, reason=reason_of(parent), actor=actor)
+                await everywhere.cancel_where(some, reason=reason_of(parent), actor=actor)

@@ -273,6 +273,7 @@ async def read_numbers(
     task: str | None,
     by: Grouping | None,
     zone: str,
+    within: tuple[str, ...] = (),
 ) -> Numbers:
     """Read numbers from a store. `app.numbers` explains the options."""
     now = store.clock.now()
@@ -282,7 +283,8 @@ async def read_numbers(
         msg = f"since is {show_exactly(to_datetime(begin))} UTC, which is not before until; give an earlier time"
         raise ConfigurationError(msg)
     wanted = plan(begin, end, step_of(step), zone_of(zone), now)
-    figures = await store.numbers(NumbersQuery(wanted.spans, checked(queue, "queue"), checked(task, "task"), by_of(by)))
+    query = NumbersQuery(wanted.spans, checked(queue, "queue"), checked(task, "task"), by_of(by), within)
+    figures = await store.numbers(query)
     numbers = numbers_of(wanted, figures, step, zone)
     if by is None:
         return numbers

@@ -24,6 +24,8 @@ from mainspring.features.limits.options import Fair, Limit, Rate
 from mainspring.features.recovery.options import Recover
 from mainspring.job import KEEP_FOREVER, Level, Priority, PriorityName
 from mainspring.names import LONGEST_KEY, LONGEST_NAME, UNSEARCHABLE, problem_of
+from mainspring.projects import plain_name
+from mainspring.queue_patterns import is_pattern
 from mainspring.retry import Retry, problem_of_attempts
 from mainspring.trace import problem_of_trace
 
@@ -215,7 +217,10 @@ def attempts_in(options: Mapping[str, Any]) -> int | None:
 
 
 class Defaults:
-    """Options for jobs whose task and enqueue leave them unset: those of the queue, else those of the application."""
+    """Options for jobs whose task and enqueue leave them unset: those of the queue, else those of the application.
+
+    A project's queue `p/acme/mail` has the defaults of the queue `mail`, unless it has its own.
+    """
 
     def __init__(self, given: DefaultOptions) -> None:
         self._app = checked(given)
@@ -248,10 +253,14 @@ class Defaults:
         """
         if set_for_queue:
             options = over(options, set_for_queue)  # type: ignore[assignment] # the same keys
-        of_queue = self._queues.get(queue_of(options))
+        of_queue = self._of_queue(queue_of(options)) if self._queues else None
         if of_queue is not None:
             options = over(options, of_queue)
         return over(options, self._app) if self._app else options
+
+    def _of_queue(self, queue: str) -> EnqueueOptions | None:
+        own = self._queues.get(queue)
+        return self._queues.get(plain_name(queue)) if own is None else own
 
 
 def level_of(of_enqueue: object, of_task: object) -> Level:
@@ -319,8 +328,9 @@ def problems_of_times(options: EnqueueOptions) -> Iterator[str]:
 
 
 def problems_of_running(options: EnqueueOptions) -> Iterator[str]:
-    if (queue := options.get("queue")) in {"", "*"}:
-        yield f"{queue!r} is not a name for a queue"
+    queue = options.get("queue")
+    if isinstance(queue, str) and (not queue or is_pattern(queue)):
+        yield f"{queue!r} is not a name for a queue; give a name without a star at its end"
     if (priority := options.get("priority")) is not None and (problem := Priority.problem_of(priority)):
         yield problem
     if (headers := options.get("headers")) is not None and (problem := check_headers(headers)):

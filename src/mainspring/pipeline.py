@@ -28,6 +28,7 @@ from mainspring.live_settings import LiveSettings
 from mainspring.log import get_log, running
 from mainspring.meter import Via, enqueued_via
 from mainspring.portal import run_at_once
+from mainspring.projects import in_project_of_run
 from mainspring.services import Services
 from mainspring.stored_options import options_of
 from mainspring.stores.documents import Bundle
@@ -56,7 +57,7 @@ class Pipeline:
         if self.refuse is not None:
             await self.refuse()
         if running.get() is not None:  # a handler enqueues
-            jobs = in_trace_of_run(jobs)
+            jobs = in_project_of_run(in_trace_of_run(jobs))
         if connection is not None:
             jobs = await self._prepared_for_caller(await self._set(jobs, in_transaction=True))
             return await self._services.store.insert(jobs, connection)
@@ -75,7 +76,7 @@ class Pipeline:
     def insert_sync(self, jobs: list[NewJob], connection: Any = None) -> list[Inserted]:
         """Insert from code without an event loop."""
         if running.get() is not None:  # a handler enqueues
-            jobs = in_trace_of_run(jobs)
+            jobs = in_project_of_run(in_trace_of_run(jobs))
         if connection is not None:
             return self._insert_into(connection, jobs)
         inline = not (self.refuse or self._is_heard() or self.after_insert or self._services.portal.here())
@@ -152,7 +153,7 @@ class Pipeline:
         self, enqueue: Enqueue, write: Callable[[list[NewJob]], Awaitable[list[Inserted]]]
     ) -> list[Inserted]:
         """Commit jobs by a write of the caller's."""
-        enqueue.jobs = await self._set(in_trace_of_run(enqueue.jobs))
+        enqueue.jobs = await self._set(in_project_of_run(in_trace_of_run(enqueue.jobs)))
         await self._prepared(enqueue)
         created: set[str] = set()
         try:

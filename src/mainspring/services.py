@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
@@ -67,8 +67,8 @@ class Services:
         """Return the halts in force, with that of another system."""
         return [*await self.store.halts(), *await self._halts_outside()]
 
-    async def stats(self) -> Stats:
-        stats = await self.store.stats()
+    async def stats(self, within: Sequence[str] = ()) -> Stats:
+        stats = await self.store.stats(within)
         return replace(stats, halts=[*stats.halts, *await self._halts_outside()])
 
     async def _halts_outside(self) -> list[Halt]:

@@ -42,6 +42,7 @@ from mainspring.options import (
     queue_of,
 )
 from mainspring.pipeline import Pipeline
+from mainspring.projects import key_in
 from mainspring.retry import DEFAULT_MAX_ATTEMPTS, Retry
 from mainspring.services import PayloadReader, Services
 from mainspring.signature import Signature
@@ -478,6 +479,7 @@ class Enqueuer(Generic[P, R]):
         options = self._task.with_defaults(self._options)
         retention = options.get("retention") or Retention()
         run_at, timeout, throttle = options.get("run_at"), options.get("timeout"), options.get("throttle")
+        key = options.get("dedupe_key") if throttle is None else throttle.dedupe_key
         stored = self._stored()
         return NewJob(
             id="",
@@ -489,7 +491,7 @@ class Enqueuer(Generic[P, R]):
             delay=self._delay(),
             max_attempts=attempts_in(options) or DEFAULT_MAX_ATTEMPTS,
             timeout=0 if timeout is None else duration(timeout),
-            dedupe_key=options.get("dedupe_key") if throttle is None else throttle.dedupe_key,
+            dedupe_key=None if key is None else key_in(self._queue, key),
             dedupe_for=self._dedupe_for(),
             target=options.get("target"),
             tags=tuple(options.get("tags") or ()),

@@ -18,8 +18,9 @@ from mainspring.features.delivery.feature import told_reason
 from mainspring.features.durable.journal import calls_in, kind_of
 from mainspring.humanize import show_both, show_length, show_relative
 from mainspring.job import MAX_CRASHES, WAITING, Job, Move, Status, Step
+from mainspring.queue_patterns import is_among
 from mainspring.services import Services
-from mainspring.stores.protocol import EVERY_QUEUE, Halt, Stats, Store, WorkerInfo
+from mainspring.stores.protocol import Halt, Stats, Store, WorkerInfo
 
 AFTER_JOB, FOR_SIGNAL, FOR_BREAKER = "job:", "signal:", "breaker:"  # what `waits_for` begins with
 SILENT_SHARE = 0.2  # of the lease; workers send heartbeats far more often than that
@@ -79,11 +80,14 @@ class Inquiry:
     lease: float = 30.0  # seconds without a heartbeat after which a worker counts as dead
 
 
-async def inquire(services: Services, job: Job) -> Inquiry:
-    store, now, stats = services.store, services.now(), await services.stats()
+async def inquire(services: Services, job: Job, within: tuple[str, ...] = ()) -> Inquiry:
+    """Gather what is known. A caller that may see only some queues learns nothing of the others' jobs and workers."""
+    store, now, stats = services.store, services.now(), await services.stats(within)
+    if within:
+        stats.workers[:] = [worker for worker in stats.workers if is_among(job.queue, worker.queues)]
     if job.status not in {Status.SUSPENDED, Status.RUNNING}:
         return Inquiry(job, now, stats)
-    other = next(iter(await store.get([other_of(job)])), None) if other_of(job) else None
+    other = next(iter(await store.get([other_of(job)], within=within)), None) if other_of(job) else None
     steps = tuple(calls_in(await store.steps(job.id)))
     return Inquiry(job, now, stats, other, await suspended_at(store, job, steps), steps, store.lease)
 
@@ -285,7 +289,7 @@ def unserved(inquiry: Inquiry) -> Iterator[Reason]:
 def serving_workers(inquiry: Inquiry) -> list[WorkerInfo]:
     """Return the live workers that take from the job's queue."""
     alive = [worker for worker in inquiry.stats.workers if worker.alive]
-    return [worker for worker in alive if EVERY_QUEUE in worker.queues or inquiry.job.queue in worker.queues]
+    return [worker for worker in alive if is_among(inquiry.job.queue, worker.queues)]
 
 
 def all_stuck(inquiry: Inquiry) -> Iterator[Reason]:

@@ -40,6 +40,7 @@ from tests.conformance.transfer import TransferTests
 from tests.conformance.transitions import TransitionTests
 from tests.conformance.unknown_tasks import UnknownTaskTests
 from tests.conformance.wakeups import WakeupTests
+from tests.conformance.within import WithinTests
 from tests.conformance.workers import WorkerTests
 
 
@@ -66,5 +67,6 @@ class StoreConformance(
     RemoteWorkerTests,
     FeedTests,
     FailureTests,
+    WithinTests,
 ):
     """The whole suite."""

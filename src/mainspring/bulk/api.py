@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 from mainspring.bulk.change import (
     COLLECTION,
@@ -19,8 +19,10 @@ from mainspring.bulk.change import (
 )
 from mainspring.errors import BulkNotFound, ConfigurationError, CountMoved, IllegalMove
 from mainspring.ids import new_id
+from mainspring.queue_patterns import are_all_among
 from mainspring.services import Services, whoami
-from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Listing, Note, Write
+from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Note, Write
+from mainspring.stores.paging import newest
 from mainspring.stores.protocol import Action, AuditFilter, Filter, Store
 
 ActionName = Literal["cancel", "retry", "delete"]
@@ -37,8 +39,13 @@ class BulkPage:
 class Bulk:
     """Changes of many jobs in the background, made by workers, page by page."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, within: tuple[str, ...] = ()) -> None:
         self._services = services
+        self._within = within  # patterns of queues: bulk changes of other jobs do not exist here
+
+    def within(self, *patterns: str) -> Self:
+        """Return the same for the jobs of some queues, as `app.jobs.within` does."""
+        return type(self)(self._services, Filter(within=patterns).within)
 
     async def start(
         self,
@@ -59,7 +66,7 @@ class Bulk:
         """
         chosen, now = action_of(action), self._services.now()
         check_numbers(expect, pace, canary)
-        where = narrowed(chosen, where, now)
+        where = narrowed(chosen, replace(where, within=self._within) if self._within else where, now)
         total = await self._services.store.count(where) if where.statuses else 0
         if expect is not None and differs(total, expect):
             msg = (
@@ -81,10 +88,16 @@ class Bulk:
 
     async def list(self, *, limit: int = 50, cursor: str | None = None) -> BulkPage:
         """Return bulk changes, newest first."""
-        after = None if cursor is None else ("", cursor)
-        found = await self._services.store.browse(Listing(COLLECTION, "", after, limit + 1, backwards=True))
+        found = await newest(self._services.store, COLLECTION, limit + 1, cursor, self._is_here)
         changes = [await counted(self._services.store, from_data(document.data)) for document in found[:limit]]
         return BulkPage(changes, changes[-1].id if len(found) > limit else None)
+
+    def _is_here(self, document: Document) -> bool:
+        """Return whether a bulk change is one of jobs in these queues only."""
+        if not self._within:
+            return True
+        of_jobs = from_data(document.data).where.within
+        return bool(of_jobs) and are_all_among(of_jobs, self._within)
 
     async def cancel(self, bulk_id: str, *, reason: str = "", actor: str | None = None) -> BulkChange:
         """Stop a bulk change. Jobs that it has changed stay changed."""
@@ -122,7 +135,7 @@ class Bulk:
 
     async def _read(self, bulk_id: str) -> tuple[BulkChange, Document]:
         found = await self._services.store.documents([Key(COLLECTION, "", bulk_id)])
-        if not found:
+        if not found or not self._is_here(found[0]):
             msg = f"there is no bulk change {bulk_id}; ended ones are kept for 30 days"
             raise BulkNotFound(msg)
         return await counted(self._services.store, from_data(found[0].data)), found[0]

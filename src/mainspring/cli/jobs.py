@@ -36,7 +36,8 @@ from mainspring.cli.terminal import Terminal
 from mainspring.humanize import show_moment, show_relative
 from mainspring.job import Job, Priority
 from mainspring.jobs import Jobs
-from mainspring.stores.protocol import EVERY_QUEUE, Filter, Page, Sort
+from mainspring.queue_patterns import is_among
+from mainspring.stores.protocol import Filter, Page, Sort
 
 CANCEL = Change("cancel", "cancelled", Jobs.cancel, Jobs.cancel_where)
 RETRY = Change("retry", "retried", Jobs.retry, Jobs.retry_where)
@@ -208,7 +209,7 @@ def edit_job(args: Namespace, terminal: Terminal) -> int:
 
 def is_served(app: Mainspring, queue: str) -> bool:
     workers = app.run(app.stats()).workers
-    return any(worker.alive and {queue, EVERY_QUEUE}.intersection(worker.queues) for worker in workers)
+    return any(worker.alive and is_among(queue, worker.queues) for worker in workers)
 
 
 def say_changed(app: Mainspring, job_id: str, terminal: Terminal) -> int:

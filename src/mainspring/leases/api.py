@@ -10,7 +10,7 @@ import asyncio
 import random
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -30,6 +30,7 @@ from mainspring.leases.lessee import Batch, Lease, Lessee
 from mainspring.leases.report import Reporter
 from mainspring.log import get_log
 from mainspring.names import check_names
+from mainspring.queue_patterns import is_among
 from mainspring.runtime import Runtime
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Filter, Halt, WorkerInfo
 from mainspring.trace import trace_of
@@ -167,13 +168,14 @@ class Leases:
         version: str | None = None,
         lessee: Lessee | None = None,
         unless: Callable[[], Awaitable[bool]] | None = None,
+        within: Sequence[str] = (),
     ) -> Batch:
         """Claim up to `limit` due jobs for the lessee with this id. If none is due, wait for one, at most `wait`.
 
         `held` are the jobs that the lessee works on, with their tokens: the response says which of them are cancelled
         or lost, and a waiting call returns early when that happens. It also returns early when a halt begins. `version`
         is that of the lessee's code. `unless` is asked before each look for due jobs: once it returns True, the call
-        returns without jobs.
+        returns without jobs. `within` are patterns of queues: jobs of others among `held` are reported as lost.
         """
         tasks = tasks if tasks is None or isinstance(tasks, str) else tuple(tasks)
         info = replace(self._info(worker, queues, tasks), version=self._version_of(lessee, version))
@@ -181,7 +183,9 @@ class Leases:
         for_whom = lessee or Lessee(self, worker, queues, tasks, version)
         await self._runtime.store.open()
         async with self._joined(info, listen=seconds > 0) as ear:
-            return await self._claim(for_whom, limit, seconds, dict(held or {}), ear, unless=unless)
+            own, foreign = await self._sorted_out(held or {}, within)
+            batch = await self._claim(for_whom, limit, seconds, own, ear, unless=unless)
+            return replace(batch, pulse=with_lost(batch.pulse, foreign))
 
     def claim_sync(
         self,
@@ -296,16 +300,33 @@ class Leases:
     # -- while they run -------------------------------------------------------------------------
 
     async def heartbeat(
-        self, worker: str, held: Mapping[str, int] | None = None, *, queues: Queues = EVERY_QUEUE
+        self,
+        worker: str,
+        held: Mapping[str, int] | None = None,
+        *,
+        queues: Queues = EVERY_QUEUE,
+        within: Sequence[str] = (),
     ) -> Pulse:
         """Say that the lessee lives. `held` are its jobs and their tokens; `queues` are those whose halts it is told.
 
-        Return which of the jobs are cancelled or lost, and what is halted.
+        Return which of the jobs are cancelled or lost, and what is halted. Jobs that are not `within` these patterns of
+        queues are lost.
         """
         store = self._runtime.store
         await store.open()
-        pulse = await store.heartbeat(checked_id(worker), dict(held or {}))
-        return Pulse(dict(pulse.cancelled), tuple(sorted(pulse.lost)), await self._halts(queues), pulse.known)
+        own, foreign = await self._sorted_out(held or {}, within)
+        pulse = await store.heartbeat(checked_id(worker), own)
+        known = Pulse(dict(pulse.cancelled), tuple(sorted(pulse.lost)), await self._halts(queues), pulse.known)
+        return with_lost(known, foreign)
+
+    async def _sorted_out(
+        self, held: Mapping[str, int], within: Sequence[str]
+    ) -> tuple[dict[str, int], Collection[str]]:
+        """Return the held jobs of these queues, and the others: whether those exist is not for this lessee to know."""
+        if not within or not held:
+            return dict(held), ()
+        here = {job.id for job in await self._runtime.store.get(list(held), within=within)}
+        return {job_id: token for job_id, token in held.items() if job_id in here}, held.keys() - here
 
     def heartbeat_sync(
         self, worker: str, held: Mapping[str, int] | None = None, *, queues: Queues = EVERY_QUEUE
@@ -315,7 +336,7 @@ class Leases:
     async def _halts(self, queues: Queues) -> tuple[Halt, ...]:
         served = {subscription.queue for subscription in subscriptions(queues)}
         halts = await self._all_halts()
-        return tuple(halt for halt in halts if EVERY_QUEUE in served or halt.queue is None or halt.queue in served)
+        return tuple(halt for halt in halts if halt.queue is None or is_among(halt.queue, served))
 
     async def _all_halts(self) -> list[Halt]:
         """Return the halts of the store, and the one of the function given as `halted`."""
@@ -330,16 +351,17 @@ class Leases:
         *,
         held: Mapping[str, int] | None = None,
         queues: Queues = EVERY_QUEUE,
+        within: Sequence[str] = (),
     ) -> Report:
         """Take reports about jobs of this lessee. Each item has its own answer; no item affects another job.
 
         `held` are further jobs of the lessee, for the pulse. An outage of the store raises StoreUnavailable: repeat the
-        whole report then.
+        whole report then. Jobs that are not `within` these patterns of queues do not exist for this lessee.
         """
         check_items(items)
         named = {item.job_id: item.token for item in items}
-        pulse = await self.heartbeat(worker, {**(held or {}), **named}, queues=queues)
-        answers = await self._reporter.take(worker, items, pulse.cancelled)
+        pulse = await self.heartbeat(worker, {**(held or {}), **named}, queues=queues, within=within)
+        answers = await self._reporter.take(worker, items, pulse.cancelled, within)
         lost = tuple(job_id for job_id in pulse.lost if job_id not in named)
         return Report(tuple(answers), replace(pulse, lost=lost))
 
@@ -384,6 +406,10 @@ class Leases:
 def batched(leases: Sequence[Lease], size: int) -> Iterator[Sequence[Lease]]:
     for start in range(0, len(leases), size):
         yield leases[start : start + size]
+
+
+def with_lost(pulse: Pulse, more: Collection[str]) -> Pulse:
+    return replace(pulse, lost=tuple(sorted({*pulse.lost, *more}))) if more else pulse
 
 
 def news(before: Pulse, after: Pulse) -> bool:

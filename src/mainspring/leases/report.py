@@ -48,10 +48,12 @@ class Reporter:
         self._runtime = runtime
         self._unsettled: list[FollowUp] = []  # what failed; the next call does it
 
-    async def take(self, worker: str, items: Sequence[Item], cancelled: Mapping[str, str]) -> list[Answer]:
+    async def take(
+        self, worker: str, items: Sequence[Item], cancelled: Mapping[str, str], within: Sequence[str] = ()
+    ) -> list[Answer]:
         await self._settle_rest()
         ids = list(dict.fromkeys(item.job_id for item in items))
-        jobs = {job.id: job for job in await self._runtime.store.get(ids)} if ids else {}
+        jobs = {job.id: job for job in await self._runtime.store.get(ids, within=within)} if ids else {}
         answers = [stale_answer(item, jobs.get(item.job_id), worker) for item in items]
         open_ = [number for number, answer in enumerate(answers) if answer is None]
         by_number: dict[int, Answer] = {number: answer for number, answer in enumerate(answers) if answer is not None}

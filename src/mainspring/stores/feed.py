@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from mainspring.clock import Millis, to_datetime
 from mainspring.errors import ConfigurationError, InvalidCursor
 from mainspring.names import check_searched
+from mainspring.queue_patterns import is_among
 
 RETENTION: Millis = 72 * 3_600_000  # how long the feed keeps an entry
 STARTS_RETENTION: Millis = RETENTION + 3_600_000  # how long starts are recorded after a reader asked for them
@@ -173,9 +174,10 @@ class ChangeFilter:
     jobs: tuple[str, ...] = ()
     target_type: str | None = None
     target_id: str | None = None
+    within: tuple[str, ...] = ()  # patterns of queues, as in `Filter`; changes without a queue do not match then
 
     def __post_init__(self) -> None:
-        for name in ("kinds", "queues", "tasks", "jobs"):
+        for name in ("kinds", "queues", "tasks", "jobs", "within"):
             given = getattr(self, name)
             if isinstance(given, str):  # tuple() would split it into letters
                 msg = f"{name} of a ChangeFilter must be a tuple, not a string; write {name}=({str(given)!r},)"
@@ -184,7 +186,7 @@ class ChangeFilter:
         if unknown := [kind for kind in self.kinds if kind not in frozenset(ChangeKind)]:
             msg = f"{unknown[0]!r} is not a kind of change; use any of {', '.join(ChangeKind)}"
             raise ConfigurationError(msg)
-        for name in ("queues", "tasks", "jobs"):
+        for name in ("queues", "tasks", "jobs", "within"):
             for text in getattr(self, name):
                 check_searched(text, f"one of a ChangeFilter's {name}")
         for name in ("target_type", "target_id"):
@@ -202,6 +204,7 @@ class ChangeFilter:
             (not self.kinds or entry.kind in self.kinds)
             and (not self.queues or entry.queue in self.queues)
             and (not self.tasks or entry.task in self.tasks)
+            and (not self.within or (entry.queue is not None and is_among(entry.queue, self.within)))
         )
 
     def wants_job(self, named: str | JobRef | None) -> bool:

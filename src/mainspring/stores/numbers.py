@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from mainspring.clock import Millis
+from mainspring.queue_patterns import is_among
 
 MINUTE: Millis = 60_000
 HOUR: Millis = 3_600_000
@@ -97,22 +98,25 @@ class NumbersQuery:
     queue: str | None = None  # None: all
     task: str | None = None
     by: Grouping | None = None  # count each queue or task apart
+    within: tuple[str, ...] = ()  # patterns of queues, as in `Filter`: the numbers of these queues only
 
     @property
     def place(self) -> tuple[str, str] | None:
         """The task and queue of the only lines that are wanted; None if several places must be added up."""
-        if self.by is not None or (self.task is not None and self.queue is None):
+        if self.by is not None or (self.queue is None and (self.task is not None or self.within)):
             return None
         return self.task or "", self.queue or ""
 
     def wants(self, task: str, queue: str) -> bool:
         """Return whether the lines of this place are wanted. No job is counted in two of the wanted places."""
+        if self.within and not is_among(queue, self.within):
+            return False
         place = self.place
         if place is not None:
             return (task, queue) == place
         if self.task is not None:
             return task == self.task and self.queue in {None, queue}
-        if self.by == "queue":
+        if self.by != "task":
             return not task and bool(queue) and self.queue in {None, queue}
         return bool(task) and self.queue in {None, queue}
 

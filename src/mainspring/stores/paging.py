@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from mainspring.clock import shown
@@ -38,6 +38,21 @@ def check_limit(limit: Any) -> None:
     if not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
         msg = f"limit is {shown(limit)}; give a whole number of at least 1"
         raise ConfigurationError(msg)
+
+
+async def newest(
+    store: Store, collection: str, number: int, after: str | None, wanted: Callable[[Document], bool]
+) -> list[Document]:
+    """Return up to `number` wanted documents of a collection without groups, the last id first, after an id."""
+    found: list[Document] = []
+    place = None if after is None else ("", after)
+    while len(found) < number:
+        page = await store.browse(Listing(collection, "", place, number, backwards=True))
+        found += filter(wanted, page)
+        if len(page) < number:
+            break
+        place = "", page[-1].key.id
+    return found[:number]
 
 
 async def pages(

@@ -45,19 +45,20 @@ from mainspring.job import (
     TimelineEntry,
 )
 from mainspring.names import check_searched
+from mainspring.queue_patterns import EVERY, is_among
 from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
 from mainspring.stores.feed import ChangePage
 from mainspring.stores.numbers import Figure, NumbersQuery
 from mainspring.stores.records import Kind, Record, RecordPage
 
-EVERY_QUEUE = "*"
+EVERY_QUEUE = EVERY
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A request for up to `limit` jobs of one queue. The store serves wants in the order given."""
+    """A request for up to `limit` jobs. The store serves wants in the order given."""
 
-    queue: str
+    queue: str  # or a pattern, see queue_patterns.py
     limit: int
 
 
@@ -180,9 +181,10 @@ class Filter:
     changed_after: datetime | None = None  # inclusive; see Job.updated_at
     operation: str | None = None  # changed by this operation of the audit log; not on DynamoDB
     payload: Mapping[str, Any] = field(default_factory=dict)  # "guest.id" -> equal JSON value
+    within: tuple[str, ...] = ()  # besides `queues`: one of these patterns must fit the queue, see queue_patterns.py
 
     def __post_init__(self) -> None:
-        for name in ("ids", "statuses", "queues", "tasks", "tags"):
+        for name in ("ids", "statuses", "queues", "tasks", "tags", "within"):
             given = getattr(self, name)
             if isinstance(given, str):  # tuple() would split it into letters
                 msg = f"{name} of a Filter must be a tuple, not a string; write {name}=({given!r},)"
@@ -198,7 +200,7 @@ class Filter:
             _check_searched_value(path, value)
 
     def _check_texts(self) -> None:
-        for name in ("ids", "queues", "tasks", "tags"):
+        for name in ("ids", "queues", "tasks", "tags", "within"):
             for text in getattr(self, name):
                 check_searched(text, f"one of a Filter's {name}")
         for name in ("target_type", "target_id", "dedupe_key", "worker", "error_type", "fingerprint", "operation"):
@@ -410,7 +412,7 @@ class Stats:
         """The due jobs that cannot run: live workers serve their queue, but none of them knows the task."""
         alive = [worker for worker in self.workers if worker.alive]
         serving = {
-            line.queue: [worker.tasks for worker in alive if {line.queue, EVERY_QUEUE}.intersection(worker.queues)]
+            line.queue: [worker.tasks for worker in alive if is_among(line.queue, worker.queues)]
             for line in self.due_tasks
         }
         return [
@@ -572,7 +574,9 @@ class Store(Protocol):
         """
 
     # -- reading: always works, halted or not ------------------------------------------------------
-    async def get(self, ids: Sequence[str]) -> list[Job]: ...
+    async def get(self, ids: Sequence[str], *, within: Sequence[str] = ()) -> list[Job]:
+        """Return the jobs with these ids that exist; with `within`, only those of these queues, see `Filter.within`."""
+
     async def find(
         self,
         where: Filter,
@@ -592,12 +596,25 @@ class Store(Protocol):
     async def count_up_to(self, where: Filter, cap: int) -> CappedCount:
         """Count the matching jobs in bounded time: stop at `cap`, or after many rows that do not match."""
 
-    async def complete(self, what: Completable, prefix: str, *, limit: int = 20, task: str | None = None) -> list[str]:
-        """Return values that begin with the prefix, sorted. All queues; the others may be of the newest jobs only."""
+    async def complete(
+        self,
+        what: Completable,
+        prefix: str,
+        *,
+        limit: int = 20,
+        task: str | None = None,
+        within: Sequence[str] = (),
+    ) -> list[str]:
+        """Return values that begin with the prefix, sorted. All queues; the others may be of the newest jobs only.
+
+        With `within`, only values of jobs in these queues, see `Filter.within`.
+        """
 
     async def attempts(self, job_id: str) -> list[Attempt]: ...
     async def timeline(self, job_id: str) -> list[TimelineEntry]: ...
-    async def stats(self) -> Stats: ...
+    async def stats(self, within: Sequence[str] = ()) -> Stats:
+        """Return how the system is now. With `within`, only what is about these queues, and about all workers."""
+
     async def changes(
         self, after: str | None = None, *, limit: int = 500, starts: bool = False, until: str | None = None
     ) -> ChangePage:

@@ -12,8 +12,9 @@ from typing import Any, cast
 from mainspring.clock import since_boot
 from mainspring.errors import StoreError
 from mainspring.options import MAX_CHUNK_SIZE
+from mainspring.queue_patterns import covers
 from mainspring.runtime import Runtime
-from mainspring.stores.protocol import EVERY_QUEUE, Claims, Want
+from mainspring.stores.protocol import Claims, Want
 from mainspring.task import Task
 from mainspring.worker.admission import Admission
 from mainspring.worker.gate import Gate
@@ -327,4 +328,4 @@ def wants(
 
 
 def held_of(subscription: Subscription, in_hand: Mapping[str, int]) -> int:
-    return sum(in_hand.values()) if subscription.queue == EVERY_QUEUE else in_hand.get(subscription.queue, 0)
+    return sum(number for queue, number in in_hand.items() if covers(subscription.queue, queue))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypedDict, Unpack
 
 from mainspring.errors import ConfigurationError
+from mainspring.queue_patterns import is_part_of, is_pattern
 from mainspring.stores.protocol import EVERY_QUEUE
 
 
@@ -57,10 +58,12 @@ def refuse_contradictions(made: tuple[Subscription, ...]) -> None:
     if twice := [name for name, number in Counter(names).items() if number > 1]:
         msg = f"a worker takes from each queue once; named twice: {', '.join(twice)}"
         raise ConfigurationError(msg)
-    limited = [s.queue for s in made if s.concurrency is not None and s.queue != EVERY_QUEUE]
-    if EVERY_QUEUE in names and limited:
-        msg = f'"*" also takes from {", ".join(limited)}, whose limit would not hold: name the other queues instead'
-        raise ConfigurationError(msg)
+    for pattern in filter(is_pattern, names):
+        others = (s for s in made if s.concurrency is not None and s.queue != pattern)
+        if limited := [s.queue for s in others if is_part_of(s.queue, pattern)]:
+            taken = ", ".join(limited)
+            msg = f'"{pattern}" also takes from {taken}, whose limit would not hold: name the other queues instead'
+            raise ConfigurationError(msg)
 
 
 def refuse_share(exit_when_stuck: float | None) -> None:

@@ -13,7 +13,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 from mainspring.clock import Length, Millis, duration
 from mainspring.errors import BatchNotFound, ConfigurationError, IllegalMove
@@ -24,9 +24,12 @@ from mainspring.features.dependencies.options import option_behind
 from mainspring.ids import new_id
 from mainspring.job import LIVE, NewJob, Status
 from mainspring.pipeline import Pipeline
+from mainspring.projects import in_project_of_run
+from mainspring.queue_patterns import is_among
 from mainspring.services import Services
 from mainspring.stored_options import with_options
 from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
+from mainspring.stores.paging import newest
 from mainspring.stores.protocol import ChangeResult, Filter
 
 TASK = "mainspring.batch"
@@ -76,22 +79,33 @@ class BatchHandle:
 class Batches:
     """Enqueue, list and cancel batches: `app.batches`."""
 
-    def __init__(self, services: Services, pipeline: Pipeline, cancel_where: CancelWhere) -> None:
+    def __init__(
+        self, services: Services, pipeline: Pipeline, cancel_where: CancelWhere, within: tuple[str, ...] = ()
+    ) -> None:
         self.run = services.run
+        self._within = within  # patterns of queues: batches of other queues do not exist here
         self._services = services
         self._pipeline = pipeline
         self._cancel_where = cancel_where
+
+    def within(self, *patterns: str) -> Self:
+        """Return the same for batches of some queues, as `app.jobs.within` does."""
+        return type(self)(self._services, self._pipeline, self._cancel_where, Filter(within=patterns).within)
+
+    def _is_here(self, document: Document) -> bool:
+        return not self._within or is_among(Head.read(document).queue, self._within)
 
     # -- enqueuing --------------------------------------------------------------------------------
 
     async def put(self, jobs: Sequence[NewJob], follow_ups: Mapping[str, NewJob | None]) -> BatchHandle:
         """Insert the batch: all jobs together, after the list of members, without which its end could not be known."""
         last = self._last(jobs, follow_ups)
-        listed = self._documents(last.id, [job.id for job in jobs], is_in=False)
+        [placed] = in_project_of_run([last])
+        listed = self._documents(placed, [job.id for job in jobs], is_in=False)
         await self._write(listed)
         inserted = await self._pipeline.insert([*jobs, last])
         ids = [job.id for job in inserted[: len(jobs)]]  # for a dedupe key that was held, the id of its holder
-        final = self._documents(last.id, ids, is_in=True)
+        final = self._documents(placed, ids, is_in=True)
         await self._write([replace(new, expected=old.version) for new, old in zip(final, listed, strict=True)])
         return BatchHandle(last.id, tuple(ids), self)
 
@@ -103,16 +117,16 @@ class Batches:
         awaited = next((job.id for job in reversed(jobs) if job.dedupe_key is None), None)
         return made if awaited is None else suspended_until(awaited, made)
 
-    def _documents(self, batch: str, ids: Sequence[str], *, is_in: bool) -> Sequence[Write]:
+    def _documents(self, last: NewJob, ids: Sequence[str], *, is_in: bool) -> Sequence[Write]:
         """Return the writes of the batch's documents. They expire until the jobs are in: this process may die first."""
         now = self._services.store.clock.now()
         expires_at = None if is_in else now + BATCH_RETENTION
         starts = range(0, len(ids), PAGE_SIZE)
         pages = [MemberPage(tuple(dict.fromkeys(ids[start : start + PAGE_SIZE]))) for start in starts]
-        head = Head(sum(len(members.ids) for members in pages), now, is_in=is_in)
+        head = Head(sum(len(members.ids) for members in pages), now, is_in=is_in, queue=last.queue)
         return [
-            head.write(batch, expires_at),
-            *(members.write(batch, number, expires_at) for number, members in enumerate(pages)),
+            head.write(last.id, expires_at),
+            *(members.write(last.id, number, expires_at) for number, members in enumerate(pages)),
         ]
 
     async def _write(self, writes: Sequence[Write]) -> None:
@@ -138,8 +152,7 @@ class Batches:
 
         The jobs of unfinished batches are not counted: two reads are enough, however large the batches are.
         """
-        after = None if cursor is None else ("", cursor)
-        found = await self._services.store.browse(Listing(BATCHES, "", after, limit + 1, backwards=True))
+        found = await newest(self._services.store, BATCHES, limit + 1, cursor, self._is_here)
         heads = {document.key.id: Head.read(document) for document in found[:limit]}
         unfinished = [batch for batch, head in heads.items() if head.ended is None]
         waiting = {job.id: job for job in await self._services.store.get(unfinished)}
@@ -149,7 +162,7 @@ class Batches:
 
     async def _head(self, batch: str) -> Head:
         found = await self._services.store.documents([Key(BATCHES, "", batch)])
-        if not found:
+        if not found or not self._is_here(found[0]):
             msg = f"there is no batch {batch}; it may have been removed by retention"
             raise BatchNotFound(msg)
         return Head.read(found[0])

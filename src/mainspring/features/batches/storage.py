@@ -26,12 +26,14 @@ class Head:
     is_in: bool = False  # all jobs have been inserted
     is_lost: bool = False  # jobs that have not been inserted never will be
     ended: Tally | None = None  # set once all jobs have finished
+    queue: str = ""  # of the job that waits for all others
 
     @classmethod
     def read(cls, document: Document) -> Head:
         data = json.loads(document.data)
         ended = data.get("ended")
-        return cls(data["total"], data["at"], data["is_in"], data["is_lost"], None if ended is None else Tally(**ended))
+        tally = None if ended is None else Tally(**ended)
+        return cls(data["total"], data["at"], data["is_in"], data["is_lost"], tally, data.get("queue", ""))
 
     def summary(self, batch: str, last: Job | None, now: Millis) -> BatchSummary:
         """Return the batch as a list shows it. `last` is the job that waits for all others, if it exists."""

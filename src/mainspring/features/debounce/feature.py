@@ -16,6 +16,7 @@ from mainspring.features.debounce.storage import KEY_RETENTION, Newest, due, key
 from mainspring.features.resumption import goes_on
 from mainspring.job import Inserted, Move, NewJob, Status
 from mainspring.pipeline import Pipeline
+from mainspring.projects import key_in
 from mainspring.services import Services
 from mainspring.stores.documents import Bundle, By, Document, Key, Write
 from mainspring.stores.protocol import Action, Edit, Filter
@@ -36,10 +37,11 @@ class DebounceFeature(Feature):
 
     async def put(self, job: NewJob, key: str, debounce: Debounce | None = None) -> Inserted:
         """Change the job that waits under the key, or insert this one as the newest."""
-        place = key_of(job.task, key)
 
         async def write(jobs: list[NewJob]) -> list[Inserted]:
-            return [await self._change_or_insert(place, jobs[0], debounce)]
+            [prepared] = jobs
+            place = key_of(prepared.task, key_in(prepared.queue, key))
+            return [await self._change_or_insert(place, prepared, debounce)]
 
         return (await self._pipeline.commit(Enqueue([job]), write))[0]
 
@@ -88,7 +90,7 @@ class DebounceFeature(Feature):
         again = [job for job in jobs if job.claim.token > 1]
         if not again:
             return {}
-        places = {job.claim.id: key_of(job.claim.task, job.option) for job in again}
+        places = {job.claim.id: key_of(job.claim.task, key_in(job.claim.queue, job.option)) for job in again}
         documents = await self._services.store.documents(list(set(places.values())))
         newest = {document.key: Newest.read(document).job_id for document in documents}
         refused: dict[str, Refusal] = {}

@@ -14,6 +14,7 @@ from mainspring.features.durable.journal import Asked
 from mainspring.features.durable.run import DurableRun
 from mainspring.features.durable.suspension import Wait, next_look
 from mainspring.job import Job, NewJob, Status, end_of
+from mainspring.projects import in_project_of
 from mainspring.stored_options import with_options
 from mainspring.trace import in_trace_of
 
@@ -51,7 +52,7 @@ async def insert_children(
     """
     ids = state.get("ids") or [job.id for job in wanted]
     new = [as_child(run, job, known, cancel=cancel) for job, known in zip(wanted, ids, strict=True) if is_new(job)]
-    jobs = list(in_trace_of(run.claim, new))
+    jobs = list(in_project_of(run.claim, in_trace_of(run.claim, new)))
     mine = [job.id for job in jobs]
     keyed = any(job.dedupe_key for job in jobs)
     state = {"ids": ids, "children": mine if cancel else [], **({"open": True} if keyed else {})}

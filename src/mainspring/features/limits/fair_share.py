@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from mainspring.features.limits.options import Fair
-from mainspring.stores.protocol import EVERY_QUEUE, Store, WorkerInfo
+from mainspring.queue_patterns import is_among
+from mainspring.stores.protocol import Store, WorkerInfo
 
 LOOK_EVERY = 10.0  # seconds between two looks at the workers
 LOOK_SOON = 0.5  # seconds between them while there are no workers
@@ -50,4 +51,4 @@ class FairShare:
 
 
 def serves(worker: WorkerInfo, queue: str) -> bool:
-    return EVERY_QUEUE in worker.queues or queue in worker.queues
+    return is_among(queue, worker.queues)

@@ -14,6 +14,7 @@ from mainspring.job import Claim
 from mainspring.json_text import read_object
 from mainspring.live_settings import Values
 from mainspring.names import problem_of
+from mainspring.queue_patterns import is_pattern
 from mainspring.services import TaskInfo
 from mainspring.stores.documents import Key
 
@@ -226,7 +227,7 @@ class DeclaredLimits:
         self._of_task[task] = (*others, *self._declare(self._of_task, task, self.fair[task]))
 
     def of_queue(self, queue: str, limits: Iterable[Limit | Rate]) -> None:
-        if queue in {"", "*"}:
+        if not queue or is_pattern(queue):
             msg = f"{queue!r} is not a name for a queue; give the name of a single queue"
             raise ConfigurationError(msg)
         self._of_queue[queue] = self._declare(self._of_queue, queue, named(f"queue {queue}", limits))

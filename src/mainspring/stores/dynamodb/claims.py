@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from mainspring.clock import Millis
 from mainspring.ids import new_id
 from mainspring.job import Move, Outcome, Status
+from mainspring.queue_patterns import covers, is_among, is_pattern
 from mainspring.stores.dynamodb import halts, wakeups
 from mainspring.stores.dynamodb.acks import ack
 from mainspring.stores.dynamodb.changes import refresh_recording
@@ -39,7 +40,7 @@ from mainspring.stores.dynamodb.workers import revive, worker_key
 from mainspring.stores.engine.claim import Level, claimed, earliest, ends, knows, shares
 from mainspring.stores.feed import ChangeKind, Entry
 from mainspring.stores.numbers import Measure
-from mainspring.stores.protocol import EVERY_QUEUE, Claims, Halt, Want
+from mainspring.stores.protocol import Claims, Halt, Want
 
 PRIORITIES = 4
 MAX_ROUNDS = 20  # of looking again because other workers were faster
@@ -138,9 +139,10 @@ async def claim(table: Table, request: ClaimRequest) -> Claims:
 
 
 async def wanted_queues(table: Table, wants: Sequence[Want]) -> list[str]:
-    named = [want.queue for want in wants if want.queue != EVERY_QUEUE]
-    if any(want.queue == EVERY_QUEUE for want in wants):
-        named += [row["SK"] for row in await table.query(equals("PK", "queues")).rest()]
+    named = [want.queue for want in wants if not is_pattern(want.queue)]
+    if patterns := [want.queue for want in wants if is_pattern(want.queue)]:
+        known = [row["SK"] for row in await table.query(equals("PK", "queues")).rest()]
+        named += [queue for queue in known if is_among(queue, patterns)]
     return list(dict.fromkeys(named))
 
 
@@ -283,7 +285,7 @@ async def take_from(
             table, request, [entry for waiting in queue_entries for entry in waiting.unknown_entries]
         )
         for index, want in enumerate(request.wants):
-            mine = [waiting for waiting in queue_entries if want.queue in {EVERY_QUEUE, waiting.queue}]
+            mine = [waiting for waiting in queue_entries if covers(want.queue, waiting.queue)]
             chosen = choose(table, request, mine, min(room[index], limit - len(taken)))
             rows = await take(table, request, chosen)
             taken += rows
@@ -431,7 +433,7 @@ async def take_suspect(table: Table, request: ClaimRequest, task_entries: Sequen
         due = [
             entry
             for by_task in task_entries
-            if want.limit > 0 and want.queue in {EVERY_QUEUE, by_task.queue}
+            if want.limit > 0 and covers(want.queue, by_task.queue)
             for entry in by_task.suspects
         ]
         for entry in sorted(due, key=lambda suspect: (suspect.due, suspect.id)):

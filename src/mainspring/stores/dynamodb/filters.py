@@ -9,6 +9,7 @@ from typing import Any
 
 from mainspring.clock import Millis, to_millis
 from mainspring.errors import ConfigurationError
+from mainspring.queue_patterns import beginning_of, is_among
 from mainspring.stores.columns import decoded
 from mainspring.stores.dynamodb.items import WORDS, payload_of, stamp, unstamp
 from mainspring.stores.dynamodb.values import Condition, Row, equals
@@ -35,6 +36,11 @@ def conditions(where: Filter) -> tuple[list[Condition], Filter]:
         if (value := getattr(where, name)) is not None:
             found.append(equals(attribute, value))
             met[name] = None
+    if len(where.within) == 1:
+        beginning = beginning_of(where.within[0])
+        begins = Condition("begins_with({name}, {value})", "queue", beginning)
+        found += [equals("queue", where.within[0])] if beginning is None else [begins] if beginning else []
+        met["within"] = ()
     return found, replace(where, **met)
 
 
@@ -49,6 +55,7 @@ def matches(row: Row, where: Filter) -> bool:
         among(where.ids, row["SK"])
         and among(tuple(WORDS[status] for status in where.statuses), row["status"])
         and among(where.queues, row["queue"])
+        and (not where.within or is_among(row["queue"], where.within))
         and among(where.tasks, row["job_type"])
         and where.target_type in (None, row.get("target_type"))
         and where.target_id in (None, row.get("target_id"))

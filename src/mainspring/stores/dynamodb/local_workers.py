@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from mainspring.stores.protocol import EVERY_QUEUE, Wake, WorkerInfo
+from mainspring.queue_patterns import meet
+from mainspring.stores.protocol import Wake, WorkerInfo
 
 SHORTEST_POLL, LONGEST_POLL = 0.02, 2.0  # seconds; the pause doubles each time nothing is found
 MAX_POLL = 3600.0  # seconds; the highest setting
@@ -54,7 +55,7 @@ class LocalWorkers:
         named = set(queues)
         for member in self.members.values():
             served = member.info.queues
-            if named and (EVERY_QUEUE in served or EVERY_QUEUE in named or not named.isdisjoint(served)):
+            if named and meet(served, named):
                 member.pause = SHORTEST_POLL
                 member.tell(Wake.JOBS)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.errors import ConfigurationError
 from mainspring.job import Attempt, Counts, Job, Status, TimelineEntry
+from mainspring.queue_patterns import is_among
 from mainspring.stores.dynamodb import steps, workers
 from mainspring.stores.dynamodb.claims import read_by_task, read_queue
 from mainspring.stores.dynamodb.counts import sum_up
@@ -37,6 +38,7 @@ from mainspring.stores.dynamodb.items import (
 )
 from mainspring.stores.dynamodb.table import Pages, Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, equals
+from mainspring.stores.engine.halts import is_about
 from mainspring.stores.protocol import (
     DUE_CAP,
     AuditEntry,
@@ -50,7 +52,7 @@ from mainspring.stores.protocol import (
     Stats,
 )
 from mainspring.stores.sorting import QUICK, Order, PageRequest, Spot
-from mainspring.stores.suggestions import PAYLOADS, beginning_with, payload_keys
+from mainspring.stores.suggestions import PAYLOADS, beginning_with, values_in
 from mainspring.stores.tables import DueIn, due_in, timeline_of
 
 DEAD_LOOK = 100  # dead letters that `stats` reads to find the oldest
@@ -69,9 +71,14 @@ async def rows_of(table: Table, ids: Sequence[str]) -> dict[str, Row]:
     return {row["SK"]: row for row in rows if not is_over(table, row)}
 
 
-async def get(table: Table, ids: Sequence[str]) -> list[Job]:
-    found = await rows_of(table, ids)
+async def get(table: Table, ids: Sequence[str], within: Sequence[str] = ()) -> list[Job]:
+    rows = await rows_of(table, ids)
+    found = {job_id: row for job_id, row in rows.items() if is_wanted(row["queue"], within)}
     return [to_job(found[job_id]) for job_id in ids if job_id in found]
+
+
+def is_wanted(queue: str, within: Sequence[str]) -> bool:
+    return not within or is_among(queue, within)
 
 
 async def find(table: Table, request: PageRequest) -> Page:
@@ -140,21 +147,15 @@ async def count(table: Table, where: Filter) -> int:
     return sum(pages.counted for pages in counts)
 
 
-async def complete(table: Table, what: Completable, prefix: str, limit: int, task: str | None) -> list[str]:
+async def complete(table: Table, what: Completable, prefix: str, limit: int, where: Filter) -> list[str]:
     """Return values that begin with the prefix: of all queues, or of the newest jobs, because no index lists them."""
     if what is Completable.QUEUE:
-        return beginning_with(prefix, [row["SK"] for row in await table.rows("queues")], limit)
-    where = Filter(tasks=() if task is None else (task,))
+        queues = [row["SK"] for row in await table.rows("queues")]
+        return beginning_with(prefix, [queue for queue in queues if is_wanted(queue, where.within)], limit)
     if what is Completable.ERROR_TYPE:
         where = replace(where, statuses=(Status.DEAD_LETTER,))
     newest = (await find(table, PageRequest(where, Order(), PAYLOADS, None))).jobs
-    found: dict[Completable, Iterable[str]] = {
-        Completable.TASK: (job.task for job in newest),
-        Completable.TAG: (tag for job in newest for tag in job.tags),
-        Completable.ERROR_TYPE: (job.failure.type for job in newest if job.failure),
-        Completable.PAYLOAD_KEY: payload_keys(newest),
-    }
-    return beginning_with(prefix, found[what], limit)
+    return beginning_with(prefix, values_in(newest, what), limit)
 
 
 class JobSearch:
@@ -353,27 +354,28 @@ def to_entry(row: Row) -> AuditEntry:
 # -- statistics -----------------------------------------------------------------------------------------
 
 
-async def stats(table: Table) -> Stats:
+async def stats(table: Table, within: Sequence[str] = ()) -> Stats:
     now = table.clock.now()
-    counts = sum_up(await table.read_counts(), None if table.prunes else stamp(now)[:10])
-    queues = [row["SK"] for row in await table.rows("queues")]
+    all_counts = sum_up(await table.read_counts(), None if table.prunes else stamp(now)[:10])
+    counts = {queue: numbers for queue, numbers in all_counts.items() if is_wanted(queue, within)}
+    queues = [queue for row in await table.rows("queues") if is_wanted(queue := row["SK"], within)]
     due = [line for queue in queues if (line := await due_of(table, queue)).number or counts.get(queue)]
     return Stats(
         queues=[Counts(queue, dict(numbers)) for queue, numbers in counts.items() if numbers],
         due={line.queue: line.number for line in due},
         oldest_due={line.queue: to_datetime(line.oldest) for line in due if line.oldest is not None},
         workers=[workers.to_info(row) for row in await workers.present(table)],
-        halts=await standing(table),
+        halts=[halt for halt in await standing(table) if is_about(halt, within)],
         estimated=True,
-        oldest_dead=await oldest_dead(table) if any(c.get(Status.DEAD_LETTER) for c in counts.values()) else {},
-        stalled=await count_stalled(table, now),
+        oldest_dead=await oldest_dead(table, within) if any(c.get(Status.DEAD_LETTER) for c in counts.values()) else {},
+        stalled=await count_stalled(table, now, within),
         due_tasks=[task for line in due for task in line.tasks],
     )
 
 
-async def oldest_dead(table: Table) -> dict[str, datetime]:
+async def oldest_dead(table: Table, within: Sequence[str]) -> dict[str, datetime]:
     """Return when the oldest dead letter of each queue failed, among the dead letters that were created first."""
-    where = Filter(statuses=(Status.DEAD_LETTER,))
+    where = Filter(statuses=(Status.DEAD_LETTER,), within=tuple(within))
     search = await JobSearch.start(table, where, newest_first=False, beyond=None)
     oldest: dict[str, datetime] = {}
     for row in await search.take(DEAD_LOOK):
@@ -382,11 +384,11 @@ async def oldest_dead(table: Table) -> dict[str, datetime]:
     return oldest
 
 
-async def count_stalled(table: Table, now: Millis) -> int:
+async def count_stalled(table: Table, now: Millis, within: Sequence[str]) -> int:
     """Return how many jobs run longer than their timeout and grace."""
     held = await together([what_runs(table, row["SK"]) for row in await workers.listing(table)])
     timed = [entry["SK"] for entries in held for entry in entries if "timeout" in entry]
-    rows = (await rows_of(table, timed)).values() if timed else ()
+    rows = [row for row in (await rows_of(table, timed)).values() if is_wanted(row["queue"], within)] if timed else []
     running = [row for row in rows if status_of(row) is Status.RUNNING and row.get("timeout") and "started_at" in row]
     return sum(unstamp(row["started_at"]) + row["timeout"] + table.stall_grace <= now for row in running)
 

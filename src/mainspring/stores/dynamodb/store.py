@@ -80,6 +80,7 @@ from mainspring.stores.protocol import (
 )
 from mainspring.stores.records import Kind, Record, RecordPage
 from mainspring.stores.sorting import Order
+from mainspring.stores.suggestions import searched
 
 T = TypeVar("T")
 log = get_log("mainspring.dynamodb")
@@ -308,9 +309,9 @@ class DynamoStore:
 
     # -- reading ------------------------------------------------------------------------------
 
-    async def get(self, ids: Sequence[str]) -> list[Job]:
+    async def get(self, ids: Sequence[str], *, within: Sequence[str] = ()) -> list[Job]:
         await self.open()
-        return await read.get(self.table, ids)
+        return await read.get(self.table, ids, within)
 
     async def find(
         self,
@@ -335,10 +336,18 @@ class DynamoStore:
         await self.open()
         return await read.count_up_to(self.table, where, cap)
 
-    async def complete(self, what: Completable, prefix: str, *, limit: int = 20, task: str | None = None) -> list[str]:
+    async def complete(
+        self,
+        what: Completable,
+        prefix: str,
+        *,
+        limit: int = 20,
+        task: str | None = None,
+        within: Sequence[str] = (),
+    ) -> list[str]:
         check_limit(limit)
         await self.open()
-        return await read.complete(self.table, what, prefix, limit, task)
+        return await read.complete(self.table, what, prefix, limit, searched(task, within))
 
     async def attempts(self, job_id: str) -> list[Attempt]:
         await self.open()
@@ -385,9 +394,9 @@ class DynamoStore:
         await self.open()
         return await numbers.read(self.table, query)
 
-    async def stats(self) -> Stats:
+    async def stats(self, within: Sequence[str] = ()) -> Stats:
         await self.open()
-        stats = await read.stats(self.table)
+        stats = await read.stats(self.table, within)
         stats.workers[:] = [self._watch.with_liveness(info) for info in stats.workers]
         return replace(stats, measures=self.measures())
 

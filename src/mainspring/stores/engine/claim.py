@@ -8,7 +8,8 @@ from typing import Any
 
 from mainspring.clock import Millis, to_millis
 from mainspring.job import UNTIL_WOKEN, Status
-from mainspring.stores.protocol import EVERY_QUEUE, Halt, Want
+from mainspring.queue_patterns import covers, is_among
+from mainspring.stores.protocol import Halt, Want
 
 SMALLEST_SHARED_CLAIM = 4  # jobs; smaller claims are not divided among starving levels, see `shares`
 
@@ -76,7 +77,7 @@ def head_of(
 
 def due_suspects(want: Want, heads: Iterable[Head], now: Millis) -> list[tuple[str, str]]:
     """Return the queues and tasks that have due suspects, the one whose suspect has waited longest first."""
-    wanted = [head for head in heads if want.limit > 0 and want.queue in {EVERY_QUEUE, head.queue}]
+    wanted = [head for head in heads if want.limit > 0 and covers(want.queue, head.queue)]
     due = [(moment, head.queue, task) for head in wanted for task, moment in head.suspects.items() if moment <= now]
     return [(queue, task) for _, queue, task in sorted(due)]
 
@@ -118,5 +119,6 @@ def earliest(times: Iterable[Millis]) -> Millis | None:
 
 def ends(halts: Iterable[Halt], queues: Collection[str | None]) -> list[Millis]:
     """Return when the pauses of these queues (None: the halt of the system) end by themselves."""
-    relevant = (halt for halt in halts if halt.queue in queues or EVERY_QUEUE in queues)
+    patterns = [queue for queue in queues if queue is not None]
+    relevant = (halt for halt in halts if halt.queue in queues or is_among(halt.queue or "", patterns))
     return [to_millis(halt.until) for halt in relevant if halt.until is not None]

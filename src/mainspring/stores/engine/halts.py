@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from mainspring.errors import SystemHalted
-from mainspring.stores.protocol import COPIER, EVERY_QUEUE, Halt, WorkerInfo
+from mainspring.queue_patterns import is_among
+from mainspring.stores.protocol import COPIER, Halt, WorkerInfo
 
 
 def refuse_while_halted(halts: Iterable[Halt], queues: Collection[str]) -> None:
@@ -27,7 +28,12 @@ def serves(worker: WorkerInfo, halt: Halt) -> bool:
 
     A remote worker holds none: a job that it has claimed counts as started.
     """
-    return not worker.remote and (halt.queue is None or not {halt.queue, EVERY_QUEUE}.isdisjoint(worker.queues))
+    return not worker.remote and (halt.queue is None or is_among(halt.queue, worker.queues))
+
+
+def is_about(halt: Halt, within: Collection[str]) -> bool:
+    """Return whether the halt stops jobs of these queues; without patterns, of any."""
+    return not within or halt.queue is None or is_among(halt.queue, within)
 
 
 def combined(before: Halt | None, new: Halt) -> Halt:

@@ -19,6 +19,7 @@ from typing import Any
 
 from mainspring.clock import Clock, Millis
 from mainspring.job import Claim
+from mainspring.queue_patterns import REST, covers
 from mainspring.stores.engine.claim import Head, due_suspects, earliest, ends, head_of, shares
 from mainspring.stores.postgres import arrays
 from mainspring.stores.postgres.halts import to_halt
@@ -149,13 +150,29 @@ class LowWater:
                     self.begins[seen.queue][priority] = head
 
 
+QUEUES = """
+SELECT DISTINCT queue FROM {s}.counts
+WHERE EXISTS (SELECT 1 FROM unnest(%(beginnings)s::text[]) AS given(beginning) WHERE starts_with(queue, beginning))
+"""
+
+
+async def named_queues(transaction: Transaction, wants: Sequence[Want]) -> set[str]:
+    """Return the wanted queues: names, or `*` for all of them. Other patterns are replaced by the names they fit."""
+    queues = {want.queue for want in wants}
+    beginnings = [queue[:-1] for queue in queues if queue.endswith(REST)]
+    if not beginnings or EVERY_QUEUE in queues:
+        return queues
+    found = await transaction.rows(QUEUES, beginnings=beginnings)
+    return {queue for queue in queues if not queue.endswith(REST)}.union(queue for (queue,) in found)
+
+
 async def look(transaction: Transaction, request: ClaimRequest, water: LowWater) -> Look:
     """Look where jobs wait, and take some in the same statement if there is nothing to decide."""
-    queues = {want.queue for want in request.wants}
+    queues = await named_queues(transaction, request.wants)
     begins = water.known(queues)
     began = water.clock.monotonic()
     named = list(begins) if begins else None if EVERY_QUEUE in queues else list(queues)
-    is_simple = len(request.wants) == 1 and not request.solo
+    is_simple = len(request.wants) == 1 and not request.solo and not request.wants[0].queue.endswith(REST)
     rows = await transaction.rows(
         LOOK_AND_TAKE,
         worker=request.worker,
@@ -248,7 +265,7 @@ async def take_waiting(
         (number, level, most)
         for number, (want, room) in enumerate(zip(request.wants, rooms, strict=True), 1)
         for level, most in shares(
-            [level for head in heads if want.queue in {EVERY_QUEUE, head.queue} for level in head.levels],
+            [level for head in heads if covers(want.queue, head.queue) for level in head.levels],
             room,
             now=now,
             patience=request.patience,

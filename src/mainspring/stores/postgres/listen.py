@@ -18,6 +18,7 @@ import psycopg
 from mainspring.errors import StoreError
 from mainspring.ids import new_id
 from mainspring.log import get_log
+from mainspring.queue_patterns import meet
 from mainspring.stores.postgres.pool import Connection, Pool, is_pooled
 from mainspring.stores.postgres.transaction import SERVER_START, Transaction
 from mainspring.stores.protocol import EVERY_QUEUE, Wake
@@ -226,7 +227,7 @@ class Listener:
 
     def _hear(self, message: str) -> None:
         wake, about = parse(message)
-        if EVERY_QUEUE not in self._queues | about and not self._queues & about:
+        if not meet(self._queues, about):
             wake &= ~Wake.JOBS
         if wake:
             self._wake(wake)
@@ -260,7 +261,7 @@ class SharedListener(Listener):
     def _hear(self, message: str) -> None:
         wake, about = parse(message)
         for queues, ear in list(self._ears.values()):
-            if heard := wake if EVERY_QUEUE in queues | about or queues & about else wake & ~Wake.JOBS:
+            if heard := wake if meet(queues, about) else wake & ~Wake.JOBS:
                 ear(heard)
 
     def _wake_all(self, wake: Wake) -> None:

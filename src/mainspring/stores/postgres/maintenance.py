@@ -13,6 +13,7 @@ import psycopg
 
 from mainspring.clock import Millis
 from mainspring.job import Outcome
+from mainspring.queue_patterns import is_pattern
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import JobState, crashed, released, stalled, takeover
 from mainspring.stores.postgres import changes, documents, numbers, partitions
@@ -20,7 +21,7 @@ from mainspring.stores.postgres.acks import write
 from mainspring.stores.postgres.admin import BELONGINGS, remove_jobs
 from mainspring.stores.postgres.rows import LIVE_STATE, only_ids, to_state
 from mainspring.stores.postgres.transaction import PLAN_FREELY, SERVER_START, Transaction
-from mainspring.stores.protocol import AfterStall, Pulse, Takeover, WorkerInfo
+from mainspring.stores.protocol import EVERY_QUEUE, AfterStall, Pulse, Takeover, WorkerInfo
 from mainspring.stores.tables import RUNNING
 from mainspring.stores.workers import TimedRun, to_data
 
@@ -60,9 +61,14 @@ SELECT id::text, reason FROM {{s}}.jobs WHERE status = {RUNNING} AND worker = %(
 """
 
 
+def told_of(queues: Sequence[str]) -> list[str]:
+    """Return the queues of whose jobs a worker is told: all, if it serves a pattern. Its listener hears the names."""
+    return [EVERY_QUEUE] if any(map(is_pattern, queues)) else list(queues)
+
+
 async def join(transaction: Transaction, worker: WorkerInfo) -> None:
     info = json.dumps(to_data(worker))
-    is_new = await transaction.value(JOIN, id=worker.id, info=info, queues=list(worker.queues))
+    is_new = await transaction.value(JOIN, id=worker.id, info=info, queues=told_of(worker.queues))
     await transaction.record([feed.joined(worker)] if is_new else [])
 
 

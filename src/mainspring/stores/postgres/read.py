@@ -10,7 +10,8 @@ from datetime import datetime
 from typing import Any
 
 from mainspring.clock import to_datetime, to_millis
-from mainspring.job import Attempt, Job, Move, Priority, Status, TimelineEntry
+from mainspring.job import Attempt, Counts, Job, Move, Priority, Status, TimelineEntry
+from mainspring.queue_patterns import is_pattern
 from mainspring.stores.columns import as_object
 from mainspring.stores.postgres import steps
 from mainspring.stores.postgres.rows import COLUMNS, FINISHED, LIVE, is_id, only_ids, to_job
@@ -78,6 +79,16 @@ class Conditions:
                 self.add(f"{column} = ANY(?)", list(choices))
         if where.tags:
             self.add("tags @> ?", list(where.tags))
+        if where.within:
+            self.add_within(where.within)
+
+    def add_within(self, patterns: Sequence[str]) -> None:
+        """Add the condition that the queue fits one of the patterns."""
+        names = [pattern for pattern in patterns if not is_pattern(pattern)]
+        beginnings = [pattern[:-1] for pattern in patterns if is_pattern(pattern)]
+        terms = ["queue = ANY(?)"] if names else []
+        terms += ["starts_with(queue, ?)" for _ in beginnings]
+        self.add(f"({' OR '.join(terms)})", *([names] if names else []), *beginnings)
 
     def _add_equalities(self, where: Filter) -> None:
         for column in ("target_type", "target_id", "dedupe_key", "worker", "error_type", "fingerprint"):
@@ -113,26 +124,27 @@ class Conditions:
 # -- jobs -----------------------------------------------------------------------------------------
 
 
-async def get(transaction: Transaction, ids: Sequence[str]) -> list[Job]:
+async def get(transaction: Transaction, ids: Sequence[str], within: Sequence[str] = ()) -> list[Job]:
     """Return the jobs in the order asked for, without ids that do not exist. Each has its last traceback.
 
     A job may move from one table to the other between the two statements: what is missing is looked for once more.
     """
     wanted = only_ids(ids)
-    found = await jobs_of(transaction, wanted)
+    found = await jobs_of(transaction, wanted, within)
     if missing := [job_id for job_id in wanted if job_id not in found]:
-        found |= await jobs_of(transaction, missing)
+        found |= await jobs_of(transaction, missing, within)
     return [found[job_id] for job_id in ids if job_id in found]
 
 
-async def jobs_of(transaction: Transaction, ids: Sequence[str]) -> dict[str, Job]:
+async def jobs_of(transaction: Transaction, ids: Sequence[str], within: Sequence[str]) -> dict[str, Job]:
     found: dict[str, Job] = {}
     for table, columns in COLUMNS.items():
+        conditions = Conditions(Filter(within=tuple(within)), table)
         statement = f"""
             SELECT {columns}, (SELECT traceback FROM {{s}}.attempts WHERE job_id = job.id AND error_type IS NOT NULL
                                ORDER BY number DESC LIMIT 1)
-            FROM {{s}}.{table} AS job WHERE id = ANY(%(ids)s::uuid[])"""
-        for *row, traceback in await transaction.rows(statement, ids=list(ids)):
+            FROM {{s}}.{table} AS job WHERE id = ANY(%(ids)s::uuid[]) AND {conditions}"""
+        for *row, traceback in await transaction.rows(statement, ids=list(ids), **conditions.values):
             found[row[0]] = to_job(row, traceback or "")
     return found
 
@@ -218,7 +230,9 @@ async def audit(transaction: Transaction, where: AuditFilter, limit: int, after:
 
 # -- numbers --------------------------------------------------------------------------------------
 
-COUNTS = "SELECT queue, status, sum(n)::bigint FROM {s}.counts GROUP BY queue, status ORDER BY queue, status"
+COUNTS = """
+SELECT queue, status, sum(n)::bigint FROM {{s}}.counts WHERE {within} GROUP BY queue, status ORDER BY queue, status
+"""
 MAIN = f"""FROM {{s}}.jobs WHERE queue = %(queue)s AND priority = {{level}} AND status < {RUNNING} AND crashes = 0
             AND NOT aside AND run_at <= {{now}} ORDER BY run_at LIMIT"""
 LEVELS = [MAIN.replace("{level}", str(level)) for level in range(len(Priority))]
@@ -254,7 +268,7 @@ OLDEST_DEAD = f"""
 SELECT queue, (SELECT min(finished_at) FROM {{s}}.archive WHERE status = {DEAD_LETTER} AND archive.queue = asked.queue)
 FROM unnest(%(queues)s::text[]) AS asked(queue)
 """
-STALLED = f"SELECT count(*) FROM {{s}}.jobs WHERE status = {RUNNING} AND deadline <= {{now}}"
+STALLED = f"SELECT count(*) FROM {{{{s}}}}.jobs WHERE status = {RUNNING} AND deadline <= {{{{now}}}} AND {{within}}"
 
 
 async def oldest_dead(transaction: Transaction, queues: list[str]) -> dict[str, datetime]:
@@ -263,18 +277,29 @@ async def oldest_dead(transaction: Transaction, queues: list[str]) -> dict[str, 
     return {queue: to_datetime(at) for queue, at in rows if at is not None}
 
 
-async def stats(transaction: Transaction) -> Stats:
+async def counts(transaction: Transaction, within: Sequence[str] = ()) -> list[Counts]:
+    conditions = Conditions(Filter(within=tuple(within)), LIVE)
+    return by_queue(await transaction.rows(COUNTS.format(within=conditions), **conditions.values))
+
+
+async def stalled(transaction: Transaction, within: Sequence[str]) -> int:
+    conditions = Conditions(Filter(within=tuple(within)), LIVE)
+    number: int = await transaction.value(STALLED.format(within=conditions), **conditions.values)
+    return number
+
+
+async def stats(transaction: Transaction, within: Sequence[str] = ()) -> Stats:
     """Count the jobs and list the workers. The caller adds the halts."""
-    queues = by_queue(await transaction.rows(COUNTS))
-    due = [await read_due(transaction, counts.queue) for counts in queues]
+    queues = await counts(transaction, within)
+    due = [await read_due(transaction, line.queue) for line in queues]
     return Stats(
         queues=queues,
         due={queue.queue: queue.number for queue in due},
         oldest_due={queue.queue: to_datetime(queue.oldest) for queue in due if queue.oldest is not None},
         workers=await workers(transaction),
         halts=[],
-        oldest_dead=await oldest_dead(transaction, [counts.queue for counts in queues if counts[Status.DEAD_LETTER]]),
-        stalled=await transaction.value(STALLED),
+        oldest_dead=await oldest_dead(transaction, [line.queue for line in queues if line[Status.DEAD_LETTER]]),
+        stalled=await stalled(transaction, within),
         due_tasks=[task for queue in due for task in queue.tasks],
     )
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from mainspring.job import Status
-from mainspring.stores.postgres.read import COUNTS, Conditions
+from mainspring.queue_patterns import is_among
+from mainspring.stores.postgres.read import Conditions, counts
 from mainspring.stores.postgres.rows import COLUMNS, FINISHED, LIVE, is_id, to_job
 from mainspring.stores.postgres.transaction import PLAN_FREELY, Transaction
 from mainspring.stores.protocol import CappedCount, Filter, Page, Sort
@@ -28,7 +29,7 @@ from mainspring.stores.sorting import (
     not_a_cursor,
     shared_look,
 )
-from mainspring.stores.tables import CODES, RUNNING, STATUSES
+from mainspring.stores.tables import CODES, RUNNING
 
 ONE_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"  # a job that moves between tables is seen once
 LASTED = f"({FINISHED}.finished_at - {FINISHED}.started_at)"
@@ -178,6 +179,8 @@ HEADS = "SELECT queue_, apart, urgent, high, normal, low FROM {s}.look(%(queues)
 async def due_lanes(transaction: Transaction, where: Filter) -> AsyncIterator[Lane]:
     """Yield a lane for each level of each queue that has jobs, and for the few jobs that are kept apart by task."""
     for queue, apart, *heads in await transaction.rows(HEADS, queues=list(where.queues) or None):
+        if where.within and not is_among(queue, where.within):
+            continue
         for level, head in enumerate(heads):
             if head is not None:
                 yield lane(LIVE, "jobs.run_at", WAITS, "jobs.queue = ?", f"jobs.priority = {level}", values=(queue,))
@@ -229,11 +232,11 @@ async def number_of(transaction: Transaction, where: Filter, table: str, most: i
 
 
 async def count_up_to(transaction: Transaction, where: Filter, cap: int) -> CappedCount:
-    if where == Filter(queues=where.queues, statuses=where.statuses):
-        codes = {CODES[status] for status in where.statuses or STATUSES}
-        rows = await transaction.rows(COUNTS)
-        total = sum(n for queue, code, n in rows if code in codes and (not where.queues or queue in where.queues))
-        return CappedCount(int(total), exact=True)
+    if where == Filter(queues=where.queues, statuses=where.statuses, within=where.within):
+        lines = [
+            line for line in await counts(transaction, where.within) if not where.queues or line.queue in where.queues
+        ]
+        return CappedCount(sum(line[status] for line in lines for status in where.statuses or Status), exact=True)
     total, exact = 0, True
     async with transaction.connection.transaction():
         await transaction.do(ONE_SNAPSHOT)

@@ -22,7 +22,7 @@ from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.change import ChangeRequest, refuse_negative
 from mainspring.stores.engine.creation import refuse_unkeepable
-from mainspring.stores.engine.halts import serves
+from mainspring.stores.engine.halts import is_about, serves
 from mainspring.stores.feed import ChangePage, parse_cursor
 from mainspring.stores.numbers import Figure, NumbersQuery
 from mainspring.stores.paging import check_limit, check_page, page_request
@@ -81,6 +81,7 @@ from mainspring.stores.protocol import (
 )
 from mainspring.stores.records import Kind, Record, RecordPage
 from mainspring.stores.sorting import Order
+from mainspring.stores.suggestions import searched
 from mainspring.stores.workers import Watch
 
 T = TypeVar("T")
@@ -568,8 +569,8 @@ class PostgresStore:
 
     # -- reading ------------------------------------------------------------------------------
 
-    async def get(self, ids: Sequence[str]) -> list[Job]:
-        return await self._read(lambda transaction: read.get(transaction, ids))
+    async def get(self, ids: Sequence[str], *, within: Sequence[str] = ()) -> list[Job]:
+        return await self._read(lambda transaction: read.get(transaction, ids, within))
 
     async def find(
         self,
@@ -591,9 +592,18 @@ class PostgresStore:
         check_limit(cap)
         return await self._read(lambda transaction: sorting.count_up_to(transaction, where, cap))
 
-    async def complete(self, what: Completable, prefix: str, *, limit: int = 20, task: str | None = None) -> list[str]:
+    async def complete(
+        self,
+        what: Completable,
+        prefix: str,
+        *,
+        limit: int = 20,
+        task: str | None = None,
+        within: Sequence[str] = (),
+    ) -> list[str]:
         check_limit(limit)
-        return await self._read(lambda transaction: suggestions.complete(transaction, what, prefix, limit, task))
+        where = searched(task, within)
+        return await self._read(lambda transaction: suggestions.complete(transaction, what, prefix, limit, where))
 
     async def attempts(self, job_id: str) -> list[Attempt]:
         return await self._read(lambda transaction: read.attempts(transaction, job_id))
@@ -659,10 +669,10 @@ class PostgresStore:
     async def numbers(self, query: NumbersQuery) -> list[Figure]:
         return await self._read(lambda transaction: numbers.read(transaction, query))
 
-    async def stats(self) -> Stats:
+    async def stats(self, within: Sequence[str] = ()) -> Stats:
         async def look(transaction: Transaction) -> Stats:
-            stats = await read.stats(transaction)
-            stats.halts.extend(await halts.current_halts(transaction))
+            stats = await read.stats(transaction, within)
+            stats.halts.extend(halt for halt in await halts.current_halts(transaction) if is_about(halt, within))
             return stats
 
         stats = await self._read(look)

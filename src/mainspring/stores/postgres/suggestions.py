@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from mainspring.stores.postgres.read import counts
 from mainspring.stores.postgres.sorting import find
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import Completable, Filter
 from mainspring.stores.sorting import Order, PageRequest
-from mainspring.stores.suggestions import PAYLOADS, SAMPLE, beginning_with, payload_keys
+from mainspring.stores.suggestions import PAYLOADS, SAMPLE, beginning_with, values_in
 from mainspring.stores.tables import CANCELLED, DEAD_LETTER
 
 QUEUES = "SELECT queue FROM {s}.counts GROUP BY queue, status HAVING sum(n) > 0"
@@ -33,10 +34,11 @@ STATEMENTS = {
 }  # fmt: skip
 
 
-async def complete(transaction: Transaction, what: Completable, prefix: str, limit: int, task: str | None) -> list[str]:
-    if what is Completable.PAYLOAD_KEY:
-        where = Filter(tasks=() if task is None else (task,))
+async def complete(transaction: Transaction, what: Completable, prefix: str, limit: int, where: Filter) -> list[str]:
+    if where.within and what is Completable.QUEUE:
+        return beginning_with(prefix, (queue.queue for queue in await counts(transaction, where.within)), limit)
+    if where.within or what is Completable.PAYLOAD_KEY:
         page = await find(transaction, PageRequest(where, Order(), PAYLOADS, None))
-        return beginning_with(prefix, payload_keys(page.jobs), limit)
+        return beginning_with(prefix, values_in(page.jobs, what), limit)
     rows = await transaction.rows(STATEMENTS[what])
     return beginning_with(prefix, (value for (value,) in rows), limit)

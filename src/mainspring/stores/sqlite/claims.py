@@ -14,11 +14,12 @@ from typing import Any
 from mainspring.clock import Millis
 from mainspring.job import Claim
 from mainspring.json_text import from_json
+from mainspring.queue_patterns import covers, is_among, is_pattern
 from mainspring.stores.columns import CLAIMED
 from mainspring.stores.engine.claim import Head, Level, due_suspects, earliest, ends, head_of, shares
 from mainspring.stores.feed import ChangeKind
 from mainspring.stores.numbers import Times, bucket_of, times_of, times_of_bucket
-from mainspring.stores.protocol import EVERY_QUEUE, Claims, Want
+from mainspring.stores.protocol import Claims, Want
 from mainspring.stores.sqlite.rows import PAYLOAD, read_tags
 from mainspring.stores.sqlite.transaction import Transaction, in_values
 from mainspring.stores.tables import NEVER, PENDING, RETRYING, RUNNING, SUSPENDED
@@ -204,8 +205,9 @@ def claim_one(transaction: Transaction, request: ClaimRequest) -> Taken:
 def read_heads(transaction: Transaction, request: ClaimRequest, paused: set[str | None]) -> list[Head]:
     """Return the heads of the wanted queues that are not paused, in the order of the wants."""
     wants = request.wants
-    if any(want.queue == EVERY_QUEUE for want in wants):
-        rows = from_json(transaction.value(HEADS_OF_ALL))
+    if any(is_pattern(want.queue) for want in wants):
+        wanted = [want.queue for want in wants]
+        rows = [row for row in from_json(transaction.value(HEADS_OF_ALL)) if is_among(row[0], wanted)]
     else:
         names = [(name,) for name in dict.fromkeys(want.queue for want in wants)]
         rows = [row for part in in_values(HEADS_OF, names) for row in from_json(transaction.value(*part))]
@@ -226,7 +228,7 @@ def read_head(
 
 
 def wanted_by(want: Want, heads: Iterable[Head]) -> list[Level]:
-    return [level for head in heads if want.queue in {EVERY_QUEUE, head.queue} for level in head.levels]
+    return [level for head in heads if covers(want.queue, head.queue) for level in head.levels]
 
 
 # -- taking jobs ----------------------------------------------------------------------------------------

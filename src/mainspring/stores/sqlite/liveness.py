@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Protocol
 
 from mainspring.errors import StoreError
-from mainspring.stores.protocol import EVERY_QUEUE, Wake, WorkerInfo
+from mainspring.queue_patterns import meet
+from mainspring.stores.protocol import Wake, WorkerInfo
 from mainspring.stores.sqlite.connection import DatabaseFile, FileConnection
 from mainspring.stores.workers import from_data, to_data
 
@@ -367,7 +368,7 @@ def read_wakes(listener: socket.socket, queues: Iterable[str]) -> Wake:
         except BlockingIOError:
             return heard
         wake = Wake(int(value))
-        if EVERY_QUEUE not in wanted and about and not wanted.intersection(about):
+        if about and not meet(wanted, about):
             wake &= ~Wake.JOBS
         heard |= wake
 

@@ -22,8 +22,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from mainspring.clock import Clock, Millis, to_datetime
 from mainspring.errors import ConfigurationError, UnsupportedCall
 from mainspring.job import Inserted, Outcome
+from mainspring.queue_patterns import meet
 from mainspring.stores.engine import feed
-from mainspring.stores.protocol import EVERY_QUEUE, Completion, Finding, Severity, Wake, WorkerInfo
+from mainspring.stores.protocol import Completion, Finding, Severity, Wake, WorkerInfo
 from mainspring.stores.sqlite import changes, fork, insertion, schema
 from mainspring.stores.sqlite.errors import explain
 from mainspring.stores.sqlite.store import SqlStore
@@ -243,7 +244,7 @@ class LocalWorkers:
     def wake(self, wake: Wake, queues: Iterable[str] = ()) -> None:
         about = frozenset(queues)
         for local in list(self._workers.values()):
-            wanted = not about or EVERY_QUEUE in local.info.queues or not about.isdisjoint(local.info.queues)
+            wanted = not about or meet(local.info.queues, about)
             heard = wake if wanted else wake & ~Wake.JOBS
             if heard and local.wake is not None:
                 with suppress(RuntimeError):  # the loop is closed, so there is no worker to wake

@@ -10,7 +10,9 @@ from typing import Any
 
 from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.job import Attempt, Counts, Job, Move, Status, TimelineEntry
+from mainspring.queue_patterns import after_all, is_pattern
 from mainspring.stores.columns import as_object, decoded
+from mainspring.stores.engine.halts import is_about
 from mainspring.stores.protocol import (
     DUE_CAP,
     DUE_LOOK,
@@ -78,6 +80,8 @@ class Conditions:
                 self._any_of(column, choices)
         for tag in where.tags:
             self.add(self._has_tag, tag)
+        if where.within:
+            self.add(*within_terms(where.within))
 
     def _any_of(self, column: str, choices: Sequence[Any]) -> None:
         if len(choices) == 1:
@@ -133,6 +137,17 @@ class Conditions:
             self.add(f"EXISTS (SELECT 1 FROM {levels} WHERE {names} AND {condition})", *steps, *compared)
 
 
+def within_terms(patterns: Sequence[str]) -> tuple[str, *tuple[str, ...]]:
+    """Return the condition that a queue fits one of the patterns, and its values."""
+    names = [pattern for pattern in patterns if not is_pattern(pattern)]
+    terms = ["queue IN (SELECT value FROM json_each(?))"] if names else []
+    values = [json.dumps(names)] if names else []
+    for beginning in (pattern[:-1] for pattern in patterns if is_pattern(pattern)):
+        terms.append("(queue >= ? AND queue < ?)" if beginning else "1")
+        values += [beginning, after_all(beginning)] if beginning else []
+    return f"({' OR '.join(terms)})", *values
+
+
 # The condition of an index, which SQLite does not derive. It holds for every row that is read: `likelihood` keeps the
 # planner from choosing it as the range to scan.
 IN_FAILED = f"likelihood(status > {COMPLETED}, 1.0)"
@@ -168,17 +183,18 @@ GET = tuple(
     f"""
     SELECT {columns}, (SELECT traceback FROM mainspring_attempts
                        WHERE job_id = {table}.id AND error_type IS NOT NULL ORDER BY number DESC LIMIT 1)
-    FROM {table} WHERE id IN (SELECT value FROM json_each(?))"""
+    FROM {table} WHERE id IN (SELECT value FROM json_each(?)) AND {{within}}"""
     for table, columns in COLUMNS.items()
 )
 
 
-def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[Job]:
+def get(connection: sqlite3.Connection, ids: Sequence[str], within: Sequence[str] = ()) -> list[Job]:
     """Return jobs with their last traceback, in the order of the ids. Unknown ids are skipped."""
     found: dict[str, Job] = {}
-    given = (json.dumps(list(ids)),)
+    condition, *values = within_terms(within) if within else ("1",)
+    given = (json.dumps(list(ids)), *values)
     for statement in GET:
-        for *row, traceback in connection.execute(statement, given):
+        for *row, traceback in connection.execute(statement.format(within=condition), given):
             found[row[0]] = to_job(row, traceback or "")
     return [found[job_id] for job_id in ids if job_id in found]
 
@@ -304,8 +320,10 @@ FROM ({SET_ASIDE}) AS line WHERE head <= :now
 """
 
 
-def counts(connection: sqlite3.Connection) -> list[Counts]:
-    return by_queue(connection.execute("SELECT queue, status, n FROM mainspring_counts ORDER BY queue, status"))
+def counts(connection: sqlite3.Connection, within: Sequence[str] = ()) -> list[Counts]:
+    condition, *values = within_terms(within) if within else ("1",)
+    statement = f"SELECT queue, status, n FROM mainspring_counts WHERE {condition} ORDER BY queue, status"
+    return by_queue(connection.execute(statement, values))
 
 
 def due(connection: sqlite3.Connection, queue: str, now: Millis) -> DueIn:
@@ -322,7 +340,8 @@ SELECT min(finished_at) FROM mainspring_archive INDEXED BY mainspring_archive_de
 WHERE status = {DEAD_LETTER} AND queue = ?
 """
 STALLED = f"""
-SELECT count(*) FROM mainspring_jobs INDEXED BY mainspring_jobs_running WHERE status = {RUNNING} AND deadline <= ?
+SELECT count(*) FROM mainspring_jobs INDEXED BY mainspring_jobs_running
+WHERE status = {RUNNING} AND deadline <= ? AND {{within}}
 """
 
 
@@ -332,19 +351,27 @@ def oldest_dead(connection: sqlite3.Connection, queues: Sequence[str]) -> dict[s
     return {queue: to_datetime(at) for queue, at in found.items() if at is not None}
 
 
-def stats(connection: sqlite3.Connection, now: Millis, workers: Callable[[], list[WorkerInfo]]) -> Stats:
-    queues = counts(connection)
+def stats(
+    connection: sqlite3.Connection, now: Millis, workers: Callable[[], list[WorkerInfo]], within: Sequence[str] = ()
+) -> Stats:
+    queues = counts(connection, within)
     lines = [due(connection, queue.queue, now) for queue in queues]
     return Stats(
         queues=queues,
         due={line.queue: line.number for line in lines},
         oldest_due={line.queue: to_datetime(line.oldest) for line in lines if line.oldest is not None},
         workers=workers(),
-        halts=halts(connection, now),
+        halts=[halt for halt in halts(connection, now) if is_about(halt, within)],
         oldest_dead=oldest_dead(connection, [queue.queue for queue in queues if queue[Status.DEAD_LETTER]]),
-        stalled=connection.execute(STALLED, (now,)).fetchone()[0],
+        stalled=stalled(connection, now, within),
         due_tasks=[task for line in lines for task in line.tasks],
     )
+
+
+def stalled(connection: sqlite3.Connection, now: Millis, within: Sequence[str]) -> int:
+    condition, *values = within_terms(within) if within else ("1",)
+    number: int = connection.execute(STALLED.format(within=condition), (now, *values)).fetchone()[0]
+    return number
 
 
 # -- halts ----------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from mainspring.job import Status
+from mainspring.queue_patterns import is_among
 from mainspring.stores.protocol import CappedCount, Filter, Page, Sort
 from mainspring.stores.sorting import (
     QUICK,
@@ -157,16 +158,19 @@ def attempt_lanes(table: str) -> list[Lane]:
 
 def due_lanes(connection: sqlite3.Connection, where: Filter) -> Iterator[Lane]:
     """Yield a lane for each level of each queue, and for the few jobs that are kept apart by their task."""
-    wanted = set(where.queues)
     for source, index in ((ALL_WAITING, "waiting"), (ALL_SUSPECT, "suspect"), (ALL_ASIDE, "aside")):
         names = connection.execute(f"WITH RECURSIVE {each('names', 'queue', source)} SELECT queue FROM names")
         condition = source.partition("WHERE ")[2]
-        for queue in (name for (name,) in names.fetchall() if name is not None and (not wanted or name in wanted)):
+        for queue in (name for (name,) in names.fetchall() if name is not None and is_wanted(name, where)):
             for terms, values in branches(connection, index, source, queue):
                 yield Lane(
                     LIVE, f"{LIVE}.run_at", f"mainspring_jobs_{index}",
                     (condition, "queue = ?", *terms), (queue, *values), tie="seq", split=True,
                 )  # fmt: skip
+
+
+def is_wanted(queue: str, where: Filter) -> bool:
+    return (not where.queues or queue in where.queues) and (not where.within or is_among(queue, where.within))
 
 
 def branches(
@@ -231,10 +235,10 @@ COUNTED = "SELECT queue, status, n FROM mainspring_counts"
 
 
 def count_up_to(connection: sqlite3.Connection, where: Filter, cap: int) -> CappedCount:
-    if where == Filter(queues=where.queues, statuses=where.statuses):
+    if where == Filter(queues=where.queues, statuses=where.statuses, within=where.within):
         codes = {CODES[status] for status in where.statuses or STATUSES}
         rows = connection.execute(COUNTED).fetchall()
-        total = sum(n for queue, code, n in rows if code in codes and (not where.queues or queue in where.queues))
+        total = sum(n for queue, code, n in rows if code in codes and is_wanted(queue, where))
         return CappedCount(total, exact=True)
     total, exact = 0, True
     for table in (LIVE, FINISHED):

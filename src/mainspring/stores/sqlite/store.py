@@ -82,6 +82,7 @@ from mainspring.stores.sqlite.reader import Reader
 from mainspring.stores.sqlite.timekeeper import Timekeeper
 from mainspring.stores.sqlite.transaction import Operation, Transaction
 from mainspring.stores.sqlite.writer import Writer
+from mainspring.stores.suggestions import searched
 from mainspring.stores.workers import Watch
 
 P = ParamSpec("P")
@@ -225,8 +226,8 @@ class SqlStore(ABC):
 
     # -- reading ------------------------------------------------------------------------------
 
-    async def get(self, ids: Sequence[str]) -> list[Job]:
-        return await self._read(read.get, ids)
+    async def get(self, ids: Sequence[str], *, within: Sequence[str] = ()) -> list[Job]:
+        return await self._read(read.get, ids, within)
 
     async def find(
         self,
@@ -247,9 +248,17 @@ class SqlStore(ABC):
         check_limit(cap)
         return await self._read(sorting.count_up_to, where, cap)
 
-    async def complete(self, what: Completable, prefix: str, *, limit: int = 20, task: str | None = None) -> list[str]:
+    async def complete(
+        self,
+        what: Completable,
+        prefix: str,
+        *,
+        limit: int = 20,
+        task: str | None = None,
+        within: Sequence[str] = (),
+    ) -> list[str]:
         check_limit(limit)
-        return await self._read(suggestions.complete, what, prefix, limit, task)
+        return await self._read(suggestions.complete, what, prefix, limit, searched(task, within))
 
     async def attempts(self, job_id: str) -> list[Attempt]:
         return await self._read(read.attempts, job_id)
@@ -299,8 +308,8 @@ class SqlStore(ABC):
     async def numbers(self, query: NumbersQuery) -> list[Figure]:
         return await self._read(numbers.read, query)
 
-    async def stats(self) -> Stats:
-        return await self._read(read.stats, self.clock.now(), self._living)
+    async def stats(self, within: Sequence[str] = ()) -> Stats:
+        return await self._read(read.stats, self.clock.now(), self._living, within)
 
     def _living(self) -> list[WorkerInfo]:
         return [info for info in self.liveness.workers() if info.id not in self._watch.dead]

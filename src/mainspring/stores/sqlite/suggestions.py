@@ -6,8 +6,9 @@ import sqlite3
 
 from mainspring.stores.protocol import Completable, Filter
 from mainspring.stores.sorting import Order, PageRequest
+from mainspring.stores.sqlite.read import counts
 from mainspring.stores.sqlite.sorting import find
-from mainspring.stores.suggestions import PAYLOADS, SAMPLE, beginning_with, payload_keys
+from mainspring.stores.suggestions import PAYLOADS, SAMPLE, beginning_with, values_in
 from mainspring.stores.tables import CANCELLED, DEAD_LETTER
 
 QUEUES = "SELECT DISTINCT queue FROM mainspring_counts WHERE n > 0"
@@ -36,11 +37,12 @@ ERROR_TYPES = " UNION ".join([
 STATEMENTS = {Completable.QUEUE: QUEUES, Completable.TASK: TASKS, Completable.ERROR_TYPE: ERROR_TYPES}
 
 
-def complete(connection: sqlite3.Connection, what: Completable, prefix: str, limit: int, task: str | None) -> list[str]:
-    if what is Completable.PAYLOAD_KEY:
-        where = Filter(tasks=() if task is None else (task,))
+def complete(connection: sqlite3.Connection, what: Completable, prefix: str, limit: int, where: Filter) -> list[str]:
+    if where.within and what is Completable.QUEUE:
+        return beginning_with(prefix, (queue.queue for queue in counts(connection, where.within)), limit)
+    if where.within or what is Completable.PAYLOAD_KEY:
         newest = find(connection, PageRequest(where, Order(), PAYLOADS, None)).jobs
-        return beginning_with(prefix, payload_keys(newest), limit)
+        return beginning_with(prefix, values_in(newest, what), limit)
     if what is Completable.TAG:
         rows = connection.execute(TAGS, {"prefix": prefix, "limit": limit + 1})
     else:
