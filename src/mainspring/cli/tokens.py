@@ -22,10 +22,18 @@ from mainspring.cli.terminal import Terminal
 from mainspring.json_data import plain
 from mainspring.services import whoami
 
-COLUMNS = [Column("TOKEN"), Column("NAME", least=8), Column("SCOPES", least=8), Column("CREATED"), Column("EXPIRES")]
+COLUMNS = [
+    Column("TOKEN"),
+    Column("NAME", least=8),
+    Column("SCOPES", least=8),
+    Column("QUEUES", least=8),
+    Column("CREATED"),
+    Column("EXPIRES"),
+]
 CREATE = """\
 Prints the token, once: the store keeps only a hash of it. Send it as `Authorization: Bearer msk_…`. Scopes: read,
-enqueue, lease (workers in other languages), operate (change jobs, queues and schedules), automate, admin."""
+enqueue, lease (workers in other languages), operate (change jobs, queues and schedules), automate, admin. With
+--project or --queues, it is refused wherever it could see or change more than that."""
 
 
 def add_commands(commands: Commands) -> None:
@@ -43,6 +51,15 @@ def add_commands(commands: Commands) -> None:
     )
     create.add_argument(
         "--expires", type=parse_when, metavar="WHEN", help="when it ends: a time, or 30d (default: never)"
+    )
+    create.add_argument("--project", metavar="NAME", help="it sees and changes what belongs to this project only")
+    create.add_argument(
+        "--queues",
+        action="extend",
+        type=parse_names,
+        default=[],
+        metavar="QUEUE[,…]",
+        help="it sees and changes these queues only; mail/* are all that begin with mail/",
     )
     create.add_argument("--actor", help="who, for the audit log (default: your account and machine)")
     add_store_options(add_command(tokens, "list", list_tokens, "list all tokens"))
@@ -68,10 +85,18 @@ def create_token(args: Namespace, terminal: Terminal) -> int:
 
     with opened_to_fill(args) as app:
         expires_at = args.expires and args.expires.after(app.now())
-        made = Tokens(app.store).create(args.name, args.scope, actor=args.actor or whoami(), expires_at=expires_at)
+        made = Tokens(app.store).create(
+            args.name,
+            args.scope,
+            actor=args.actor or whoami(),
+            expires_at=expires_at,
+            project=args.project,
+            queues=args.queues,
+        )
         token, text = app.run(made)
     if terminal.json:
-        terminal.emit({"token": text, "id": token.id, "scopes": sorted(token.scopes)})
+        shown = {"project": token.project, "queues": list(token.queues)}
+        terminal.emit({"token": text, "id": token.id, "scopes": sorted(token.scopes), **shown})
     else:
         terminal.say(text)
         terminal.note("keep it: it is not shown again")
@@ -92,6 +117,7 @@ def list_tokens(args: Namespace, terminal: Terminal) -> int:
                 token.id,
                 token.name,
                 ",".join(sorted(token.scopes)),
+                ",".join(token.within) or "all",
                 plain(token.created_at),
                 plain(token.expires_at) or "never",
             ]

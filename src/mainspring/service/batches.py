@@ -17,6 +17,7 @@ from mainspring.service.bodies import Body as Checked
 from mainspring.service.cursors import cursor_of, last_of
 from mainspring.service.enqueue import prepared
 from mainspring.service.requests import Router, answer, app_of, caller_of, location, needs, next_link
+from mainspring.service.separation import batches_of
 from mainspring.service.tokens import Scope
 
 router = Router(prefix="/v1", tags=["batches"])
@@ -42,7 +43,11 @@ class BatchQuery(Checked):
 
 
 @router.post(
-    "/batches", response_model=NewBatchView, status_code=201, summary="Enqueue a batch", **needs(Scope.ENQUEUE)
+    "/batches",
+    response_model=NewBatchView,
+    status_code=201,
+    summary="Enqueue a batch",
+    **needs(Scope.ENQUEUE, projects=True),
 )
 async def enqueue_batch(request: Request, body: BatchBody) -> Response:
     """Enqueue jobs that belong together. If one of them is invalid, none is enqueued."""
@@ -59,28 +64,31 @@ async def follow_up(request: Request, body: NewJobBody | None) -> NewJob | None:
     return None if body is None else await prepared(request, body)
 
 
-@router.get("/batches", response_model=BatchPage, summary="List batches", **needs(Scope.READ))
+@router.get("/batches", response_model=BatchPage, summary="List batches", **needs(Scope.READ, projects=True))
 async def list_batches(request: Request, query: Annotated[BatchQuery, Query()]) -> Response:
     """Return batches, newest first."""
-    page = await app_of(request).batches.list(limit=query.limit, cursor=last_of("batches", query.cursor))
+    page = await batches_of(request).list(limit=query.limit, cursor=last_of("batches", query.cursor))
     cursor = cursor_of("batches", page.cursor)
     return answer({"batches": plain(page.batches), "cursor": cursor}, headers=next_link(request, cursor))
 
 
-@router.get("/batches/{batch_id}", response_model=BatchView, summary="Show a batch", **needs(Scope.READ))
+@router.get("/batches/{batch_id}", response_model=BatchView, summary="Show a batch", **needs(Scope.READ, projects=True))
 async def show_batch(request: Request, batch_id: BatchId) -> Response:
     """Return how many jobs of a batch ended in which way."""
-    return answer((await app_of(request).batches.progress(batch_id)).to_report())
+    return answer((await batches_of(request).progress(batch_id)).to_report())
 
 
 @router.post(
-    "/batches/{batch_id}:cancel", response_model=BatchCancelled, summary="Cancel a batch", **needs(Scope.OPERATE)
+    "/batches/{batch_id}:cancel",
+    response_model=BatchCancelled,
+    summary="Cancel a batch",
+    **needs(Scope.OPERATE, projects=True),
 )
 async def cancel_batch(
     request: Request, batch_id: BatchId, body: Annotated[BatchCancelBody, Body(default_factory=BatchCancelBody)]
 ) -> Response:
     """Cancel the jobs of a batch that have not finished. Then `on_failure` and `on_finished` follow."""
-    result = await app_of(request).batches.cancel(
+    result = await batches_of(request).cancel(
         batch_id, reason=body.reason, actor=caller_of(request).actor, dry_run=body.dry_run
     )
     return answer({"changed": result.changed, "requested": result.requested})

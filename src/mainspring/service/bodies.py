@@ -205,6 +205,10 @@ class TokenBody(Body):
     name: Name
     scopes: list[Scope] = Field(min_length=1)
     expires_at: Instant | None = None
+    project: Name | None = Field(default=None, description="it sees and changes what belongs to this project only")
+    queues: list[Name] = Field(
+        default=[], max_length=100, description="it sees and changes these queues only; `mail/*` are all that begin so"
+    )
 
 
 class JobConditions(Body):

@@ -16,7 +16,8 @@ from mainspring.service.answers.bulk import BulkPage, BulkView
 from mainspring.service.bodies import Body as Checked
 from mainspring.service.bodies import JobFilter, Reasoned
 from mainspring.service.cursors import cursor_of, last_of
-from mainspring.service.requests import Reason, Router, answer, app_of, caller_of, location, needs, next_link
+from mainspring.service.requests import Reason, Router, answer, caller_of, location, needs, next_link
+from mainspring.service.separation import bulk_of, filter_for
 from mainspring.service.tokens import Scope
 from mainspring.stores.protocol import Filter
 
@@ -76,12 +77,13 @@ def filter_shown(where: Filter) -> dict[str, Any]:
     status_code=202,
     summary="Start a bulk action",
     responses={200: {"model": BulkView, "description": "a dry run: nothing was started"}},
-    **needs(Scope.OPERATE),
+    **needs(Scope.OPERATE, projects=True),
 )
 async def start_bulk(request: Request, body: NewBulkBody) -> Response:
     """Cancel, retry or delete all jobs that match now. Workers do it; follow the progress at the Location."""
-    change = await app_of(request).bulk.start(
-        body.action, body.filter.filter(), expect=body.expect, pace=body.pace, canary=body.canary,
+    where = filter_for(caller_of(request), body.filter.filter())
+    change = await bulk_of(request).start(
+        body.action, where, expect=body.expect, pace=body.pace, canary=body.canary,
         dry_run=body.dry_run, reason=body.reason, actor=caller_of(request).actor,
     )  # fmt: skip
     if body.dry_run:
@@ -89,29 +91,36 @@ async def start_bulk(request: Request, body: NewBulkBody) -> Response:
     return answer(bulk_data(change), 202, location(request, f"/v1/bulk/{change.id}"))
 
 
-@router.get("", response_model=BulkPage, summary="List bulk actions", **needs(Scope.READ))
+@router.get("", response_model=BulkPage, summary="List bulk actions", **needs(Scope.READ, projects=True))
 async def list_bulk(request: Request, query: Annotated[BulkQuery, Query()]) -> Response:
     """Return bulk actions, newest first. Ended ones are kept for 30 days."""
-    page = await app_of(request).bulk.list(limit=query.limit, cursor=last_of("bulk actions", query.cursor))
+    page = await bulk_of(request).list(limit=query.limit, cursor=last_of("bulk actions", query.cursor))
     actions, cursor = [bulk_data(change) for change in page.changes], cursor_of("bulk actions", page.cursor)
     return answer({"actions": actions, "cursor": cursor}, headers=next_link(request, cursor))
 
 
-@router.get("/{bulk_id}", response_model=BulkView, summary="Show a bulk action", **needs(Scope.READ))
+@router.get("/{bulk_id}", response_model=BulkView, summary="Show a bulk action", **needs(Scope.READ, projects=True))
 async def show_bulk(request: Request, bulk_id: BulkId) -> Response:
     """Return how far a bulk action is."""
-    return answer(bulk_data(await app_of(request).bulk.get(bulk_id)))
+    return answer(bulk_data(await bulk_of(request).get(bulk_id)))
 
 
-@router.post("/{bulk_id}:cancel", response_model=BulkView, summary="Cancel a bulk action", **needs(Scope.OPERATE))
+@router.post(
+    "/{bulk_id}:cancel", response_model=BulkView, summary="Cancel a bulk action", **needs(Scope.OPERATE, projects=True)
+)
 async def cancel_bulk(request: Request, bulk_id: BulkId, body: Reason) -> Response:
     """Stop a bulk action. Jobs that it has changed stay changed."""
     actor = caller_of(request).actor
-    return answer(bulk_data(await app_of(request).bulk.cancel(bulk_id, reason=body.reason, actor=actor)))
+    return answer(bulk_data(await bulk_of(request).cancel(bulk_id, reason=body.reason, actor=actor)))
 
 
-@router.post("/{bulk_id}:continue", response_model=BulkView, summary="Continue a bulk action", **needs(Scope.OPERATE))
+@router.post(
+    "/{bulk_id}:continue",
+    response_model=BulkView,
+    summary="Continue a bulk action",
+    **needs(Scope.OPERATE, projects=True),
+)
 async def continue_bulk(request: Request, bulk_id: BulkId, body: Reason) -> Response:
     """Let a bulk action go on that waits after its canary."""
     actor = caller_of(request).actor
-    return answer(bulk_data(await app_of(request).bulk.go_on(bulk_id, reason=body.reason, actor=actor)))
+    return answer(bulk_data(await bulk_of(request).go_on(bulk_id, reason=body.reason, actor=actor)))

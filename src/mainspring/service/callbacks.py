@@ -9,6 +9,7 @@ from typing import Any
 
 from mainspring.app import Mainspring
 from mainspring.job import NewJob
+from mainspring.projects import key_in, moved, project_of
 from mainspring.retry import Retry
 from mainspring.service.bodies import NewJobBody
 from mainspring.service.problems import Problem
@@ -27,16 +28,21 @@ async def followed(app: Mainspring, secrets: Secrets, job: NewJob, body: NewJobB
     """Return the job with the jobs that follow its end."""
     on_end: OnEndOption = {}
     if body.callback is not None:
-        on_end["completed"] = on_end["failed"] = await prepared(app, secrets, body.callback)
+        on_end["completed"] = on_end["failed"] = await prepared(app, secrets, body.callback, job.queue)
     if body.failure_callback is not None:
-        on_end["failed"] = await prepared(app, secrets, body.failure_callback)
+        on_end["failed"] = await prepared(app, secrets, body.failure_callback, job.queue)
     return with_options(job, on_end=on_end) if on_end else job
 
 
-async def prepared(app: Mainspring, secrets: Secrets, callback: Callback | str) -> dict[str, Any]:
-    """Return a callback as the job that it becomes; raise Problem if there is nothing to sign it with."""
+async def prepared(app: Mainspring, secrets: Secrets, callback: Callback | str, queue: str) -> dict[str, Any]:
+    """Return a callback as the job that it becomes; raise Problem if there is nothing to sign it with.
+
+    It belongs to the project of the job's queue, and is signed with the secret of that project (push.py).
+    """
     given = Callback(url=callback) if isinstance(callback, str) else callback
-    if not await secrets.texts(given.secret):
-        raise Problem("invalid_request", f"there is no secret {given.secret!r}; create it with POST /v1/secrets")
+    secret, project = key_in(queue, given.secret), project_of(queue)
+    if not await secrets.texts(secret):
+        raise Problem("invalid_request", f"there is no secret {secret!r}; create it with POST /v1/secrets")
     payload = given.model_dump(exclude_none=True)
-    return following(await app.prepare(TASK, payload, retry=RETRY, tags=[TAG]))
+    job = await app.prepare(TASK, payload, retry=RETRY, tags=[TAG])
+    return following(job if project is None else moved(job, project))

@@ -17,6 +17,7 @@ from mainspring.service.bodies import Body
 from mainspring.service.problems import Problem
 from mainspring.service.push import TASK, signal_key
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs
+from mainspring.service.separation import jobs_of
 from mainspring.service.tokens import Scope
 from mainspring.service.views import View
 
@@ -43,7 +44,7 @@ class EndedView(View):
     response_model=EndedView,
     status_code=202,
     summary="Complete a pushed job",
-    **needs(Scope.OPERATE),
+    **needs(Scope.OPERATE, projects=True),
 )
 async def complete_job(request: Request, job_id: str, body: CompleteBody) -> Response:
     """Complete a job of the task `http` whose receiver has answered 202.
@@ -60,7 +61,7 @@ async def complete_job(request: Request, job_id: str, body: CompleteBody) -> Res
     response_model=EndedView,
     status_code=202,
     summary="Fail a pushed job",
-    **needs(Scope.OPERATE),
+    **needs(Scope.OPERATE, projects=True),
 )
 async def fail_job(request: Request, job_id: str, body: FailBody) -> Response:
     """Let the attempt of a pushed job fail. Its retry policy decides whether the request is sent again."""
@@ -69,7 +70,7 @@ async def fail_job(request: Request, job_id: str, body: FailBody) -> Response:
 
 async def end(request: Request, job_id: str, report: dict[str, Any]) -> Response:
     app = app_of(request)
-    number = checked_number(await app.jobs.get(job_id), caller_of(request).request_number)
+    number = checked_number(await jobs_of(request).get(job_id), caller_of(request).request_number)
     sent = await app.signal(signal_key(job_id, number), report, id=SIGNAL_ID)
     if sent.payload != report:
         msg = f"the work of job {job_id} has been ended by another report"

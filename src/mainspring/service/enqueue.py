@@ -24,6 +24,7 @@ from mainspring.service.callbacks import followed
 from mainspring.service.idempotency import Entry, IdempotencyKey, Line, Refusal, answered, enqueue_once
 from mainspring.service.problems import Problem, problem_of
 from mainspring.service.requests import answer, app_of, body_of, caller_of, location, secrets_of
+from mainspring.service.separation import admitted, queue_for
 from mainspring.service.tokens import Scope
 from mainspring.task import Enqueuer
 from mainspring.trace import trace_of_headers
@@ -34,7 +35,7 @@ MANY: TypeAdapter[BulkBody] = TypeAdapter(BulkBody)
 
 
 async def enqueue(request: Request) -> Response:
-    caller_of(request).check(Scope.ENQUEUE)
+    caller_of(request).check(Scope.ENQUEUE, projects=True)
     body, raw = await body_of(request, ONE)
     app, key = app_of(request), key_of(request, raw)
 
@@ -53,7 +54,7 @@ async def enqueue(request: Request) -> Response:
 
 
 async def enqueue_bulk(request: Request) -> Response:
-    caller_of(request).check(Scope.ENQUEUE)
+    caller_of(request).check(Scope.ENQUEUE, projects=True)
     body, raw = await body_of(request, MANY)
     app, key = app_of(request), key_of(request, raw)
     lines = Lines(request)
@@ -100,10 +101,13 @@ async def prepared(request: Request, body: NewJobBody, *, traced: bool = True) -
 
 
 async def prepare(request: Request, body: NewJobBody, *, traced: bool = True) -> NewJob:
-    app, options = app_of(request), body.options()
+    app, caller, options = app_of(request), caller_of(request), body.options()
     if traced and (trace := trace_of_headers(request.scope["headers"])):
         options["trace"] = trace
+    if caller.within and body.queue is not None:
+        options["queue"] = queue_for(caller, body.queue)
     job = await app.prepare(body.task, body.payload, allow_unknown=body.allow_unknown, **options)
+    job = admitted(caller, job)
     if body.callback is None and body.failure_callback is None:
         return job
     return await followed(app, secrets_of(request), job, body)

@@ -8,7 +8,9 @@ from pydantic import Field, StringConstraints
 
 from mainspring.service.bodies import Body, Name
 from mainspring.service.event_frames import Names
+from mainspring.service.guard import Caller
 from mainspring.service.live import Wish
+from mainspring.service.separation import changes_for
 from mainspring.stores.feed import ChangeFilter, ChangeKind, parse_cursor
 
 MOST_VALUES = 200  # of one field of a filter
@@ -58,6 +60,6 @@ class Subscribe(Body):
     )
 
 
-def wish_of(asked: EventFilter, after: str | None, names: Names) -> Wish:
-    """Return what a client wants. Raises ConfigurationError if its filter or its cursor is invalid."""
-    return Wish(asked.to_filter(), parse_cursor(after or None), names)
+def wish_of(caller: Caller, asked: EventFilter, after: str | None, names: Names) -> Wish:
+    """Return what a client wants and may have. Raises ConfigurationError if its filter or its cursor is invalid."""
+    return Wish(changes_for(caller, asked.to_filter()), parse_cursor(after or None), names)

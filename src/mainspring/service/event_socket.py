@@ -54,8 +54,8 @@ async def follow(socket: WebSocket) -> bool:
     live, is_complete = live_of(socket.app), False
     async with while_connected(socket.receive):
         caller = await caller_of(socket, asked.token)
-        caller.check(Scope.READ)
-        wish = wish_of(asked.filter, asked.since, asked.names)
+        caller.check(Scope.READ, projects=True)
+        wish = wish_of(caller, asked.filter, asked.since, asked.names)
         async with live.stream(caller, wish) as stream:
             is_complete = await stream.run(SocketWire(socket), live.now())
     return is_complete

@@ -35,14 +35,16 @@ def live_of(app: Any) -> Live:
     return live
 
 
-@router.get("/events", summary="Follow events", response_class=Response, responses=ANSWER, **needs(Scope.READ))
+@router.get(
+    "/events", summary="Follow events", response_class=Response, responses=ANSWER, **needs(Scope.READ, projects=True)
+)
 async def follow_events(request: Request, query: Annotated[EventQuery, Query()]) -> Response:
     """Send changes of jobs, queues, workers and schedules as they happen, in order, as server-sent events.
 
     The first event is `hello`. To resume, send the last id as the header `Last-Event-ID` (browsers do) or as
     `last_event_id`. If events are missing since then, the event `reset` says so.
     """
-    wish = wish_of(query, request.headers.get("last-event-id") or query.last_event_id, query.names)
+    wish = wish_of(caller_of(request), query, request.headers.get("last-event-id") or query.last_event_id, query.names)
     return EventResponse(live_of(request.app), caller_of(request), wish)
 
 

@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from mainspring.job import Job
 from mainspring.jobs import Jobs
 from mainspring.service.bodies import Paged
-from mainspring.service.requests import app_of
+from mainspring.service.separation import jobs_of
 from mainspring.service.views import job_data
 from mainspring.stores.protocol import Filter, Page
 
@@ -96,7 +96,7 @@ def read_range(text: str) -> tuple[str, float]:
 
 async def exported(request: Request, where: Filter, paged: Paged, form: Form) -> Response:
     """Answer with all jobs that match, from the cursor on if there is one. An invalid filter still gets a problem."""
-    jobs = app_of(request).jobs
+    jobs = jobs_of(request)
     first = await page_of(jobs, where, paged, paged.cursor)
     headers = {"content-disposition": f'attachment; filename="jobs.{form.suffix}"'}
     return StreamingResponse(chunks(jobs, where, paged, form, first), media_type=form.media_type, headers=headers)

@@ -79,12 +79,36 @@ class Caller:
             return self.grant.id
         return "" if self.token is None else self.token.id
 
-    def check(self, scope: Scope) -> None:
-        """Refuse a caller without this scope. A receiver got past the guard to end its job, and needs no scope."""
+    @property
+    def name(self) -> str:
+        return "" if self.token is None else self.token.name
+
+    @property
+    def project(self) -> str | None:
+        return None if self.token is None else self.token.project
+
+    @property
+    def within(self) -> tuple[str, ...]:
+        """The queues that it may see, as patterns; empty: all of them."""
+        return () if self.token is None else self.token.within
+
+    def check(self, scope: Scope | None, *, projects: bool = False) -> None:
+        """Refuse a caller without this scope. A receiver got past the guard to end its job, and needs no scope.
+
+        `projects`: the operation keeps to the queues of the caller. Others refuse tokens of a project or of queues.
+        """
         if self.request_number is not None:
             return
         if self.grant is not None:
             raise Problem("forbidden", cross_origin.ONLY_PUBLIC)
+        if self.within and not projects:
+            msg = (
+                f"the token {self.name!r} is for {', '.join(self.within)}, and this operation does not keep to queues; "
+                "use a token without a project and without queues"
+            )
+            raise Problem("forbidden", msg)
+        if scope is None:
+            return
         if self.token is not None and not self.token.allows(scope):
             has = ", ".join(sorted(self.token.scopes))
             msg = f"this needs the scope {scope}; the token {self.token.name!r} has {has}"

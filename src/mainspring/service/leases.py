@@ -35,11 +35,14 @@ from mainspring.leases.lessee import Lease
 from mainspring.service import orders
 from mainspring.service.answers.orders import Order
 from mainspring.service.bodies import Body, Instant, Name, Reasoned, Seconds, Text
+from mainspring.service.guard import Caller
 from mainspring.service.live import Live
 from mainspring.service.requests import answer, app_of, body_of, caller_of
+from mainspring.service.separation import queues_for, worker_for
 from mainspring.service.settings import LONGEST_WAIT
 from mainspring.service.system import halt_data
 from mainspring.service.tokens import Scope
+from mainspring.stores.protocol import EVERY_QUEUE
 
 T = TypeVar("T")
 
@@ -204,29 +207,37 @@ def pulse_data(app: Mainspring, pulse: Pulse, order: Order | None) -> dict[str, 
 
 
 async def claim(request: Request) -> Response:
-    caller_of(request).check(Scope.LEASE)
+    caller = caller_of(request)
+    caller.check(Scope.LEASE, projects=True)
     body, _ = await body_of(request, CLAIM)
-    app, order = app_of(request), None
+    app, worker, order = app_of(request), worker_for(caller, body.worker), None
 
     async def has_order() -> bool:
         nonlocal order
-        order = await orders.order_for(app, body.worker)
+        order = await orders.order_for(app, worker)
         return order is not None
 
     claiming = app.leases.claim(
-        body.worker,
-        queues=body.queues,
+        worker,
+        queues=queues_for(caller, body.queues),
         tasks=body.tasks,
         limit=body.limit,
         wait=min(body.wait, request.app.state.settings.max_wait),
         held=body.held,
         version=body.version,
         unless=has_order,
+        within=caller.within,
     )
     batch = await unless_over(request, claiming)
     leases = () if batch is None else batch.leases
-    pulse = await app.leases.heartbeat(body.worker, body.held) if batch is None else batch.pulse
+    beat = app.leases.heartbeat
+    pulse = await beat(worker, body.held, **served(caller)) if batch is None else batch.pulse
     return claimed(request, leases, pulse_data(app, pulse, order))
+
+
+def served(caller: Caller) -> dict[str, Any]:
+    """Return the queues whose halts a worker is told of, and in which its jobs are."""
+    return {"queues": caller.within or EVERY_QUEUE, "within": caller.within}
 
 
 def claimed(request: Request, leases: Sequence[Lease], pulse: dict[str, Any]) -> Response:
@@ -270,22 +281,24 @@ async def disconnected(request: Request) -> None:
 
 
 async def report(request: Request) -> Response:
-    caller_of(request).check(Scope.LEASE)
+    caller = caller_of(request)
+    caller.check(Scope.LEASE, projects=True)
     body, _ = await body_of(request, REPORT)
-    app = app_of(request)
-    told = await app.leases.report(body.worker, [item.item() for item in body.items])
+    app, worker = app_of(request), worker_for(caller, body.worker)
+    told = await app.leases.report(worker, [item.item() for item in body.items], **served(caller))
     replies = [
         {"id": each.job_id, "token": each.token, "reply": each.reply, "status": each.status, "message": each.message}
         for each in told.answers
     ]
-    pulse = pulse_data(app, told.pulse, await orders.order_for(app, body.worker))
+    pulse = pulse_data(app, told.pulse, await orders.order_for(app, worker))
     return answer({"replies": plain(replies), "pulse": pulse})
 
 
 async def leave(request: Request) -> Response:
-    caller_of(request).check(Scope.LEASE)
+    caller = caller_of(request)
+    caller.check(Scope.LEASE, projects=True)
     body, _ = await body_of(request, LEAVE)
-    app = app_of(request)
-    await app.leases.leave(body.worker)
-    await orders.forget_order(app, body.worker)
+    app, worker = app_of(request), worker_for(caller, body.worker)
+    await app.leases.leave(worker)
+    await orders.forget_order(app, worker)
     return answer({"left": True})

@@ -232,7 +232,7 @@ class Live:
         token = (await self._tokens.current([token_id])).get(token_id)
         if token is None:
             raise Problem("unauthorized", "the token is wrong, revoked or expired")
-        Caller(token).check(Scope.READ)
+        Caller(token).check(Scope.READ, projects=True)
         if caller.session and not await self._tokens.sessions.current([caller.session]):
             raise Problem("unauthorized", "the session has ended; log in again")
 

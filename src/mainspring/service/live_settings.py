@@ -12,9 +12,13 @@ from starlette.responses import Response
 from mainspring.features.limits.options import Rate
 from mainspring.json_data import plain
 from mainspring.live_settings import Kind
+from mainspring.queue_patterns import is_among
 from mainspring.service.answers.live_settings import ClearedView, SettingList
 from mainspring.service.bodies import Body, Reasoned, RetryPolicy, Seconds
+from mainspring.service.guard import Caller
+from mainspring.service.problems import Problem
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs
+from mainspring.service.separation import queue_for
 from mainspring.service.tokens import Scope
 
 router = Router(prefix="/v1/settings", tags=["settings"])
@@ -53,32 +57,51 @@ class SettingsBody(Reasoned):
         return given
 
 
-def owner(kind: Kind, name: str) -> dict[str, Any]:
-    return {"name" if kind is Kind.LIMIT else kind.value: name}
+def owner(caller: Caller, kind: Kind, name: str) -> dict[str, Any]:
+    """Return what the settings are for. Tasks and limits are shared, so a token of a project has only its queues."""
+    if caller.within and kind is not Kind.QUEUE:
+        msg = f"settings of a {kind} are for all projects; the token {caller.name!r} may set those of its queues"
+        raise Problem("forbidden", msg)
+    named = queue_for(caller, name) if kind is Kind.QUEUE else name
+    return {"name" if kind is Kind.LIMIT else kind.value: named}
 
 
-@router.get("", response_model=SettingList, summary="List changed settings", **needs(Scope.READ))
+@router.get("", response_model=SettingList, summary="List changed settings", **needs(Scope.READ, projects=True))
 async def list_settings(request: Request) -> Response:
     """Return all settings that were changed at run time, and the pauses of queues."""
-    return answer({"settings": plain(await app_of(request).settings.list())})
+    found, within = await app_of(request).settings.list(), caller_of(request).within
+    if within:
+        found = [setting for setting in found if setting.kind == Kind.QUEUE and is_among(setting.name, within)]
+    return answer({"settings": plain(found)})
 
 
-@router.get("/{kind}/{name:path}", response_model=SettingList, summary="Show changed settings", **needs(Scope.READ))
+@router.get(
+    "/{kind}/{name:path}",
+    response_model=SettingList,
+    summary="Show changed settings",
+    **needs(Scope.READ, projects=True),
+)
 async def show_settings(request: Request, kind: Kind, name: OwnerName) -> Response:
     """Return the changed settings of a task, a queue, or a limit with a name of its own."""
-    found = await app_of(request).settings.get(**owner(kind, name))
+    found = await app_of(request).settings.get(**owner(caller_of(request), kind, name))
     return answer({"settings": plain(list(found.values()))})
 
 
-@router.patch("/{kind}/{name:path}", response_model=SettingList, summary="Change settings", **needs(Scope.OPERATE))
+@router.patch(
+    "/{kind}/{name:path}", response_model=SettingList, summary="Change settings", **needs(Scope.OPERATE, projects=True)
+)
 async def change_settings(request: Request, kind: Kind, name: OwnerName, body: SettingsBody) -> Response:
     """Change limits, rates, retries, timeouts or pauses. All processes use them within a second."""
     actor = caller_of(request).actor
-    found = await app_of(request).settings.set(**owner(kind, name), **body.values(), actor=actor, reason=body.reason)
+    found = await app_of(request).settings.set(
+        **owner(caller_of(request), kind, name), **body.values(), actor=actor, reason=body.reason
+    )
     return answer({"settings": plain(list(found.values()))})
 
 
-@router.delete("/{kind}/{name:path}", response_model=ClearedView, summary="Clear settings", **needs(Scope.OPERATE))
+@router.delete(
+    "/{kind}/{name:path}", response_model=ClearedView, summary="Clear settings", **needs(Scope.OPERATE, projects=True)
+)
 async def clear_settings(
     request: Request,
     kind: Kind,
@@ -88,5 +111,7 @@ async def clear_settings(
 ) -> Response:
     """Go back to the values in the code."""
     actor = caller_of(request).actor
-    cleared = await app_of(request).settings.clear(*(option or ()), **owner(kind, name), actor=actor, reason=reason)
+    cleared = await app_of(request).settings.clear(
+        *(option or ()), **owner(caller_of(request), kind, name), actor=actor, reason=reason
+    )
     return answer({"cleared": cleared})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
@@ -15,7 +16,8 @@ from mainspring.numbers import DEFAULT_SINCE, STEPS
 from mainspring.service.answers.numbers import CompletionsView, NumbersView, StatsView
 from mainspring.service.bodies import LONGEST, Body, Instant, Name
 from mainspring.service.problems import Problem
-from mainspring.service.requests import Router, answer, app_of, needs
+from mainspring.service.requests import Router, answer, app_of, caller_of, needs
+from mainspring.service.separation import jobs_of, queue_for, workers_for
 from mainspring.service.system import halt_data, queue_data
 from mainspring.service.tokens import Scope
 from mainspring.stores.protocol import Completable
@@ -56,14 +58,17 @@ class NumbersQuery(Body):
         return self.since or (DEFAULT_SINCE if self.last is None else timedelta(seconds=self.last))
 
 
-@router.get("/numbers", response_model=NumbersView, summary="Read numbers over time", **needs(Scope.READ))
+@router.get(
+    "/numbers", response_model=NumbersView, summary="Read numbers over time", **needs(Scope.READ, projects=True)
+)
 async def read_numbers(request: Request, query: Annotated[NumbersQuery, Query()]) -> Response:
     """Return how many jobs were enqueued, completed and failed over time, and how long they waited and ran."""
-    app = app_of(request)
+    app, caller = app_of(request), caller_of(request)
     refuse_too_many(query, app.now())
+    queue = None if query.queue is None else queue_for(caller, query.queue)
     numbers = await app.numbers(
-        since=query.begin, until=query.until, step=query.step, queue=query.queue, task=query.task, by=query.by,
-        zone=query.zone,
+        since=query.begin, until=query.until, step=query.step, queue=queue, task=query.task, by=query.by,
+        zone=query.zone, within=caller.within,
     )  # fmt: skip
     return answer({"groups": {}, **plain_numbers(numbers)})
 
@@ -77,22 +82,30 @@ def refuse_too_many(query: NumbersQuery, now: datetime) -> None:
         raise Problem("invalid_request", msg)
 
 
-@router.get("/stats", response_model=StatsView, summary="Show how the system is now", **needs(Scope.READ))
+@router.get(
+    "/stats", response_model=StatsView, summary="Show how the system is now", **needs(Scope.READ, projects=True)
+)
 async def show_stats(request: Request) -> Response:
     """Return the jobs of each queue by status, the workers, the halts, and due jobs that no worker can run."""
-    stats = await app_of(request).stats()
+    caller = caller_of(request)
+    stats = await app_of(request).stats(caller.within)
+    own = replace(stats, workers=workers_for(caller, stats.workers))
     data: dict[str, Any] = {
         "queues": [queue_data(counts, stats) for counts in stats.queues],
         "halts": [halt_data(halt) for halt in stats.halts],
         "stalled": stats.stalled,
-        "stuck": stats.stuck,
+        "stuck": own.stuck,
+        "workers": plain(own.workers),
+        "measures": {} if caller.within else plain(stats.measures),
     }
-    for name in ("workers", "due_tasks", "unknown_tasks", "estimated", "measures"):
+    for name in ("due_tasks", "unknown_tasks", "estimated"):
         data[name] = plain(getattr(stats, name))
     return answer(data)
 
 
-@router.get("/complete/{what}", response_model=CompletionsView, summary="Complete a value", **needs(Scope.READ))
+@router.get(
+    "/complete/{what}", response_model=CompletionsView, summary="Complete a value", **needs(Scope.READ, projects=True)
+)
 async def complete(
     request: Request,
     what: Completable,
@@ -101,4 +114,4 @@ async def complete(
     task: Annotated[str | None, Query(max_length=200, description="of `payload_key`: only jobs of this task")] = None,
 ) -> Response:
     """Return real values that begin with a prefix, for a search field."""
-    return answer({"values": await app_of(request).jobs.complete(what, prefix, limit=limit, task=task)})
+    return answer({"values": await jobs_of(request).complete(what, prefix, limit=limit, task=task)})

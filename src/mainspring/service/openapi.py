@@ -16,7 +16,7 @@ from mainspring.service.answers import leases as answers
 from mainspring.service.bodies import BulkBody, NewJobBody
 from mainspring.service.guard import OPEN_PATHS
 from mainspring.service.problems import CONTENT_TYPE
-from mainspring.service.requests import SCOPE_OF
+from mainspring.service.requests import PROJECTS, SCOPE_OF
 from mainspring.service.tokens import Scope
 
 REF = "#/components/schemas/{model}"
@@ -65,6 +65,7 @@ class Raw:
             "tags": [self.tag],
             "operationId": self.summary.lower().replace(" ", "_"),
             SCOPE_OF: self.scope.value,
+            PROJECTS: True,
             "parameters": [IDEMPOTENCY_KEY] if self.is_idempotent else [],
             "requestBody": {"required": True, "content": json_of(self.body)},
             "responses": {

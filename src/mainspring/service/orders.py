@@ -16,6 +16,7 @@ from mainspring.app import Mainspring
 from mainspring.leases.api import checked_id
 from mainspring.service.answers.orders import Order, OrderView
 from mainspring.service.requests import Reason, Router, answer, app_of, caller_of, needs
+from mainspring.service.separation import worker_for
 from mainspring.service.tokens import Scope
 from mainspring.stores.documents import Bundle, By, Key, Note, Write
 
@@ -39,15 +40,16 @@ async def forget_order(app: Mainspring, worker: str) -> None:
 
 
 async def give_order(request: Request, worker: str, order: Order | None, reason: str) -> Response:
-    app = app_of(request)
-    note = Note(By(caller_of(request).actor, reason), f"worker.{order or 'continue'}", {"worker": worker})
+    app, caller = app_of(request), caller_of(request)
+    worker = worker_for(caller, worker)
+    note = Note(By(caller.actor, reason), f"worker.{order or 'continue'}", {"worker": worker})
     data = None if order is None else json.dumps({"order": order})
     write = Write(key_of(worker), data, expires_at=None if data is None else app.store.clock.now() + RETENTION)
     await app.store.write([Bundle((write,), note=note, spread=True)])
     return answer({"worker": worker, "order": order})
 
 
-AboutWorker: dict[str, Any] = {"response_model": OrderView, **needs(Scope.OPERATE)}
+AboutWorker: dict[str, Any] = {"response_model": OrderView, **needs(Scope.OPERATE, projects=True)}
 
 
 @router.post("/workers/{worker}:quiet", summary="Let a pull worker take no more jobs", **AboutWorker)

@@ -16,7 +16,9 @@ from mainspring.app import Mainspring
 from mainspring.job import Counts, Job, Status
 from mainspring.json_data import plain
 from mainspring.service.answers.probes import QueueStats, SchedulerHealth
-from mainspring.service.requests import Router, answer, app_of, needs
+from mainspring.service.guard import Caller
+from mainspring.service.requests import Router, answer, app_of, caller_of, needs
+from mainspring.service.separation import jobs_of
 from mainspring.service.tokens import Scope
 from mainspring.stores.protocol import Stats
 
@@ -33,21 +35,21 @@ DAY = timedelta(days=1)
     summary="Do jobs run on time?",
     tags=["health"],
     responses={503: {"model": SchedulerHealth, "description": "a threshold is reached"}},
-    **needs(Scope.READ),
+    **needs(Scope.READ, projects=True),
 )
 async def scheduler_health(request: Request) -> Response:
     """Answer 200 if fewer than 1,000 jobs are due, no due job has waited for an hour, and dead letters are below 50.
 
     Otherwise answer 503 with the same fields.
     """
-    stats = await scheduler_stats(app_of(request))
+    stats = await scheduler_stats(app_of(request), caller_of(request))
     healthy = is_healthy(stats)
     return answer({"healthy": healthy, "stats": stats}, 200 if healthy else 503)
 
 
-async def scheduler_stats(app: Mainspring) -> dict[str, Any]:
-    stats, now = await app.stats(), app.now()
-    day = (await app.numbers(since=DAY)).total
+async def scheduler_stats(app: Mainspring, caller: Caller) -> dict[str, Any]:
+    stats, now = await app.stats(caller.within), app.now()
+    day = (await app.numbers(since=DAY, within=caller.within)).total
     return {
         "queueDepth": sum(stats.due.values()),
         "dlqSize": sum(counts[Status.DEAD_LETTER] for counts in stats.queues),
@@ -68,14 +70,20 @@ def is_healthy(stats: dict[str, Any]) -> bool:
     )
 
 
-@router.get("/queue/stats", response_model=QueueStats, summary="Show queues", tags=["queues"], **needs(Scope.READ))
+@router.get(
+    "/queue/stats",
+    response_model=QueueStats,
+    summary="Show queues",
+    tags=["queues"],
+    **needs(Scope.READ, projects=True),
+)
 async def queue_stats(
     request: Request, limit: Annotated[int, Query(ge=0, le=500, description="of the list of dead letters")] = 50
 ) -> Response:
     """Return the jobs of each queue by status, and the newest dead letters."""
-    app = app_of(request)
-    stats = await app.stats()
-    dead = (await app.jobs.find(app.jobs.dead(), sort="finished", limit=limit)).jobs if limit else []
+    app, jobs = app_of(request), jobs_of(request)
+    stats = await app.stats(caller_of(request).within)
+    dead = (await jobs.find(jobs.dead(), sort="finished", limit=limit)).jobs if limit else []
     queues = {counts.queue: numbers_of(counts) for counts in stats.queues}
     return answer({"timestamp": plain(app.now()), "queues": queues, "deadLetter": [dead_data(job) for job in dead]})
 

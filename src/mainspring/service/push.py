@@ -18,6 +18,7 @@ from mainspring.context import Context
 from mainspring.errors import Discard, RequestFailed, RequestRefused
 from mainspring.outgoing.addresses import Reach, networks_of
 from mainspring.outgoing.client import DEFAULT_TIMEOUT, Outgoing, OutgoingRequest
+from mainspring.projects import key_in
 from mainspring.service.request_fields import Headers, Method, SecretName, Timeout, Url, Work
 from mainspring.service.secrets import DeliveryTokens, Secrets
 from mainspring.service.settings import ServiceSettings
@@ -106,6 +107,7 @@ class Push:
         timestamp = self._app.store.clock.now() // 1000
         headers = {ID: ctx.job_id, TIMESTAMP: str(timestamp)}
         if secret is not None:
+            secret = key_in(ctx.queue, secret)  # a project has its own secrets
             if not (texts := await self._secrets.texts(secret)):
                 msg = f"there is no secret {secret!r} to sign with; create it with POST /v1/secrets"
                 raise RequestFailed(msg)

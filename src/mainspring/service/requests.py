@@ -22,6 +22,7 @@ from mainspring.service.tokens import Scope
 T = TypeVar("T")
 
 SCOPE_OF = "x-scope"  # the scope that an operation needs, in the OpenAPI document
+PROJECTS = "x-projects"  # whether an operation keeps to the queues of its caller's project
 IS_PUBLIC = "x-public-tokens"  # whether public tokens may use an operation; the operation checks what they cover
 
 Reason = Annotated[Reasoned, Body(default_factory=Reasoned)]
@@ -43,9 +44,13 @@ def secrets_of(request: Request) -> Secrets:
     return secrets
 
 
-def needs(scope: Scope) -> dict[str, Any]:
-    """Return the arguments of a route that only callers with this scope may use; see `Router`."""
-    return {"openapi_extra": {SCOPE_OF: scope.value}}
+def needs(scope: Scope, *, projects: bool = False) -> dict[str, Any]:
+    """Return the arguments of a route that only callers with this scope may use; see `Router`.
+
+    `projects` says that the route shows and changes only what its caller may see, see separation.py. Otherwise it
+    refuses tokens of a project: a new route cannot show one project the jobs of another by mistake.
+    """
+    return {"openapi_extra": {SCOPE_OF: scope.value, PROJECTS: projects}}
 
 
 def needs_public_token() -> dict[str, Any]:
@@ -54,19 +59,18 @@ def needs_public_token() -> dict[str, Any]:
 
 
 class ScopedRoute(APIRoute):
-    """A route that checks the caller's scope first: callers without it do not learn what is wrong with a body."""
+    """A route that checks the caller first: callers that may not use it do not learn what is wrong with a body."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        named = (self.openapi_extra or {}).get(SCOPE_OF)
-        if named is None:
-            return handle
-        scope, is_public = Scope(named), IS_PUBLIC in (self.openapi_extra or {})
+        extra = self.openapi_extra or {}
+        scope = Scope(extra[SCOPE_OF]) if SCOPE_OF in extra else None
+        projects, is_public = extra.get(PROJECTS, False), IS_PUBLIC in extra
 
         async def check_and_handle(request: Request) -> Response:
             caller = caller_of(request)
             if not is_public or caller.grant is None:
-                caller.check(scope)
+                caller.check(scope, projects=projects)
             return await handle(request)
 
         return check_and_handle

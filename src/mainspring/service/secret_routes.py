@@ -63,7 +63,7 @@ async def list_secrets(request: Request) -> Response:
     return answer({"secrets": [secret_data(secret) for secret in await secrets_of(request).list()]})
 
 
-@router.get("/secrets/{name}", response_model=SecretTextView, summary="Show a secret", **needs(Scope.ADMIN))
+@router.get("/secrets/{name:path}", response_model=SecretTextView, summary="Show a secret", **needs(Scope.ADMIN))
 async def show_secret(request: Request, name: str) -> Response:
     """Return a secret with its texts: receivers need them to verify signatures. `default` is made at first use."""
     await secrets_of(request).texts(name)
@@ -81,7 +81,9 @@ async def create_secret(request: Request, body: SecretBody) -> Response:
     return with_texts(request, secret, body.name, 201)
 
 
-@router.post("/secrets/{name}:rotate", response_model=SecretTextView, summary="Replace a secret", **needs(Scope.ADMIN))
+@router.post(
+    "/secrets/{name:path}:rotate", response_model=SecretTextView, summary="Replace a secret", **needs(Scope.ADMIN)
+)
 async def rotate_secret(
     request: Request, name: str, body: Annotated[RotateBody, Given(default_factory=RotateBody)]
 ) -> Response:
@@ -90,7 +92,7 @@ async def rotate_secret(
     return with_texts(request, secret, name)
 
 
-@router.delete("/secrets/{name}", status_code=204, summary="Delete a secret", **needs(Scope.ADMIN))
+@router.delete("/secrets/{name:path}", status_code=204, summary="Delete a secret", **needs(Scope.ADMIN))
 async def delete_secret(request: Request, name: str) -> Response:
     """Delete a secret. Jobs that are to be signed with it fail, and are retried."""
     if not await secrets_of(request).delete(name, actor=caller_of(request).actor):

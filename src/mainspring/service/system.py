@@ -17,6 +17,7 @@ from mainspring.service import views
 from mainspring.service.bodies import HaltBody, SystemHaltBody
 from mainspring.service.problems import Problem
 from mainspring.service.requests import Reason, Router, answer, app_of, caller_of, needs
+from mainspring.service.separation import halts_for, queue_for, workers_for
 from mainspring.service.tokens import Scope
 from mainspring.stores.protocol import Halt, Stats
 
@@ -26,13 +27,21 @@ router = Router(prefix="/v1")
 # -- tasks ----------------------------------------------------------------------------------------
 
 
-@router.get("/tasks", response_model=views.TaskList, summary="List tasks", tags=["tasks"], **needs(Scope.READ))
+@router.get(
+    "/tasks", response_model=views.TaskList, summary="List tasks", tags=["tasks"], **needs(Scope.READ, projects=True)
+)
 async def list_tasks(request: Request) -> Response:
     """Return the tasks that workers have published, with the schemas of their payloads."""
     return answer({"tasks": [task_data(task) for task in await app_of(request).published.list()]})
 
 
-@router.get("/tasks/{name}", response_model=views.TaskView, summary="Show a task", tags=["tasks"], **needs(Scope.READ))
+@router.get(
+    "/tasks/{name}",
+    response_model=views.TaskView,
+    summary="Show a task",
+    tags=["tasks"],
+    **needs(Scope.READ, projects=True),
+)
 async def show_task(request: Request, name: str) -> Response:
     try:
         return answer(task_data(await app_of(request).published.get(name)))
@@ -56,10 +65,16 @@ def task_data(task: Description) -> dict[str, Any]:
 # -- queues and workers ---------------------------------------------------------------------------
 
 
-@router.get("/queues", response_model=views.QueueList, summary="List queues", tags=["queues"], **needs(Scope.READ))
+@router.get(
+    "/queues",
+    response_model=views.QueueList,
+    summary="List queues",
+    tags=["queues"],
+    **needs(Scope.READ, projects=True),
+)
 async def list_queues(request: Request) -> Response:
     """Return each queue with the number of its jobs per status."""
-    stats = await app_of(request).stats()
+    stats = await app_of(request).stats(caller_of(request).within)
     return answer({"queues": [queue_data(counts, stats) for counts in stats.queues]})
 
 
@@ -69,18 +84,29 @@ def queue_data(counts: Counts, stats: Stats) -> dict[str, Any]:
     return {**plain_counts(counts, stats), "oldest_dead": oldest_dead, "paused": pause}
 
 
-@router.get("/workers", response_model=views.WorkerList, summary="List workers", tags=["workers"], **needs(Scope.READ))
+@router.get(
+    "/workers",
+    response_model=views.WorkerList,
+    summary="List workers",
+    tags=["workers"],
+    **needs(Scope.READ, projects=True),
+)
 async def list_workers(request: Request) -> Response:
-    return answer({"workers": plain((await app_of(request).stats()).workers)})
+    """Return the workers. For a token of a project: those that serve only queues of the project."""
+    workers = (await app_of(request).stats()).workers
+    return answer({"workers": plain(workers_for(caller_of(request), workers))})
 
 
 # -- halts ----------------------------------------------------------------------------------------
 
 
-@router.get("/halts", response_model=views.HaltList, summary="List halts", tags=["halts"], **needs(Scope.READ))
+@router.get(
+    "/halts", response_model=views.HaltList, summary="List halts", tags=["halts"], **needs(Scope.READ, projects=True)
+)
 async def list_halts(request: Request) -> Response:
     """Return the halt of the system and the pauses of queues."""
-    return answer({"halts": [halt_data(halt) for halt in await app_of(request).halts()]})
+    halts = halts_for(caller_of(request), await app_of(request).halts())
+    return answer({"halts": [halt_data(halt) for halt in halts]})
 
 
 @router.post(
@@ -103,24 +129,28 @@ async def resume_system(request: Request, body: Reason) -> Response:
 
 
 @router.post(
-    "/queues/{queue}:pause", response_model=views.HaltedView, summary="Pause a queue", tags=["queues"],
-    **needs(Scope.OPERATE),
+    "/queues/{queue:path}:pause", response_model=views.HaltedView, summary="Pause a queue", tags=["queues"],
+    **needs(Scope.OPERATE, projects=True),
 )  # fmt: skip
 async def pause_queue(
     request: Request, queue: str, body: Annotated[HaltBody, Body(default_factory=HaltBody)]
 ) -> Response:
     """Stop starting jobs of one queue."""
-    app, actor = app_of(request), caller_of(request).actor
-    result = await app.pause(queue, body.reason, until=body.until, actor=actor, wait=body.wait)
-    return answer(halted_data(result))
+    app, caller = app_of(request), caller_of(request)
+    named = queue_for(caller, queue)
+    result = await app.pause(named, body.reason, until=body.until, actor=caller.actor, wait=body.wait)
+    shown = [late.worker for late in result.unconfirmed]
+    return answer(halted_data(result) | {"unconfirmed": [worker.id for worker in workers_for(caller, shown)]})
 
 
 @router.post(
-    "/queues/{queue}:resume", response_model=views.ResumedView, summary="Resume a queue", tags=["queues"],
-    **needs(Scope.OPERATE),
+    "/queues/{queue:path}:resume", response_model=views.ResumedView, summary="Resume a queue", tags=["queues"],
+    **needs(Scope.OPERATE, projects=True),
 )  # fmt: skip
 async def resume_queue(request: Request, queue: str, body: Reason) -> Response:
-    return answer({"resumed": await app_of(request).resume(queue, reason=body.reason, actor=caller_of(request).actor)})
+    caller = caller_of(request)
+    resumed = await app_of(request).resume(queue_for(caller, queue), reason=body.reason, actor=caller.actor)
+    return answer({"resumed": resumed})
 
 
 def halt_data(halt: Halt) -> dict[str, Any]:

@@ -29,7 +29,9 @@ async def list_tokens(request: Request) -> Response:
 async def create_token(request: Request, body: TokenBody) -> Response:
     """Create a token. Its text is in this answer only: the store keeps a hash of it."""
     actor = caller_of(request).actor
-    token, text = await tokens_of(request).create(body.name, body.scopes, actor=actor, expires_at=body.expires_at)
+    token, text = await tokens_of(request).create(
+        body.name, body.scopes, actor=actor, expires_at=body.expires_at, project=body.project, queues=body.queues
+    )
     return answer({"token": token.to_data(), "text": text}, 201)
 
 

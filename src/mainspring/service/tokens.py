@@ -21,6 +21,8 @@ from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.errors import ConfigurationError, TokenNotFound
 from mainspring.json_data import plain
 from mainspring.names import check_name
+from mainspring.projects import check_project, in_project, pattern, queue_in
+from mainspring.queue_patterns import EVERY, REST
 from mainspring.service.random_text import DIGITS, hash_of, random_digits
 from mainspring.service.sessions import Session, Sessions
 from mainspring.service.signing_keys import SigningKeys
@@ -62,6 +64,15 @@ class Token:
     created_at: datetime
     created_by: str
     expires_at: datetime | None = None
+    project: str | None = None  # it sees and changes the queues of this project only
+    queues: tuple[str, ...] = ()  # of these queues only, named as within its project; empty: all
+
+    @property
+    def within(self) -> tuple[str, ...]:
+        """The queues that it allows, as patterns; empty: all of them."""
+        if self.project is None:
+            return self.queues
+        return tuple(in_project(self.project, queue) for queue in self.queues) or (pattern(self.project),)
 
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes or Scope.ADMIN in self.scopes
@@ -75,6 +86,8 @@ class Token:
             "created_at": plain(self.created_at),
             "created_by": self.created_by,
             "expires_at": plain(self.expires_at),
+            "project": self.project,
+            "queues": list(self.queues),
         }
 
 
@@ -107,6 +120,20 @@ def scopes_of(names: Iterable[str]) -> frozenset[Scope]:
     return scopes
 
 
+def queues_of(project: str | None, queues: Iterable[str]) -> tuple[str, ...]:
+    """Return the queues of a token as they are kept; raise ConfigurationError for an invalid project or queue."""
+    if project is not None:
+        check_project(project)
+    names = tuple(dict.fromkeys(queues))
+    for name in names:
+        if name == EVERY:
+            msg = "'*' is not a queue; leave the queues out to allow all of them"
+            raise ConfigurationError(msg)
+        queue = name if project is None else queue_in(project, name)
+        check_name(queue.removesuffix(REST), "a queue of a token")
+    return names
+
+
 class Tokens:
     """The tokens of a store."""
 
@@ -118,17 +145,31 @@ class Tokens:
         self._known: dict[str, tuple[float, Token | None]] = {}  # by the hash of the whole text: when read, and what
 
     async def create(
-        self, name: str, scopes: Iterable[str], *, actor: str, expires_at: datetime | None = None
+        self,
+        name: str,
+        scopes: Iterable[str],
+        *,
+        actor: str,
+        expires_at: datetime | None = None,
+        project: str | None = None,
+        queues: Iterable[str] = (),
     ) -> tuple[Token, str]:
-        """Create a token; return it with its text, which is shown only now."""
+        """Create a token; return it with its text, which is shown only now.
+
+        With `project`, it sees and changes only queues that begin with `p/<project>/`; with `queues`, only these.
+        """
         check_name(name, "the name of a token")
+        named = queues_of(project, queues)
         now = self._store.clock.now()
         if expires_at is not None and to_millis(expires_at) <= now:
             msg = f"expires_at is {expires_at.isoformat()}, which is in the past"
             raise ConfigurationError(msg)
-        token = Token(random_digits(ID_LENGTH), name, scopes_of(scopes), to_datetime(now), actor, expires_at)
+        token = Token(
+            random_digits(ID_LENGTH), name, scopes_of(scopes), to_datetime(now), actor, expires_at, project, named
+        )
         secret = random_digits(SECRET_LENGTH)
-        note = Note(By(actor), "token.create", {"token": token.id, "name": name, "scopes": sorted(token.scopes)})
+        detail = {"token": token.id, "name": name, "scopes": sorted(token.scopes), "within": list(token.within)}
+        note = Note(By(actor), "token.create", detail)
         write = Write(key_of(token.id), to_document(token, secret), expected=ABSENT)
         await self._store.write([Bundle((write,), note=note)])
         return token, f"{PREFIX}_{token.id}_{secret}{checksum(f'{token.id}{secret}')}"
@@ -215,6 +256,8 @@ def to_document(token: Token, secret: str) -> str:
         "created_at": to_millis(token.created_at),
         "created_by": token.created_by,
         "expires_at": None if token.expires_at is None else to_millis(token.expires_at),
+        "project": token.project,
+        "queues": token.queues,
     }
     return json.dumps(data)
 
@@ -229,4 +272,6 @@ def from_document(document: Document) -> Token:
         created_at=to_datetime(data["created_at"]),
         created_by=data["created_by"],
         expires_at=None if expires_at is None else to_datetime(expires_at),
+        project=data["project"],
+        queues=tuple(data["queues"]),
     )

@@ -282,6 +282,8 @@ class TokenView(View):
     created_at: Moment
     created_by: str
     expires_at: Moment | None
+    project: str | None = Field(description="it sees and changes what belongs to this project only")
+    queues: list[str] = Field(description="it sees and changes these queues only; empty: all")
 
 
 class TokenList(View):

@@ -1,0 +1,127 @@
+"""What a caller may see: a token of a project, or of some queues, gets the jobs of these queues and nothing else.
+
+Routes get the jobs, bulk actions and batches from here. Every read and change passes the caller's queues to the store.
+A route that does not separate projects refuses such tokens, see `needs`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from starlette.requests import Request
+
+from mainspring.bulk.api import Bulk
+from mainspring.errors import ConfigurationError
+from mainspring.features.batches.api import Batches
+from mainspring.job import NewJob
+from mainspring.jobs import Jobs
+from mainspring.projects import in_project, moved, queue_in
+from mainspring.queue_patterns import are_all_among, is_among
+from mainspring.service.guard import Caller
+from mainspring.service.problems import Problem
+from mainspring.service.requests import app_of, caller_of
+from mainspring.stores.feed import ChangeFilter
+from mainspring.stores.protocol import EVERY_QUEUE, Filter, Halt, WorkerInfo
+
+
+def jobs_of(request: Request) -> Jobs:
+    within = caller_of(request).within
+    return app_of(request).jobs.within(*within) if within else app_of(request).jobs
+
+
+def bulk_of(request: Request) -> Bulk:
+    within = caller_of(request).within
+    return app_of(request).bulk.within(*within) if within else app_of(request).bulk
+
+
+def batches_of(request: Request) -> Batches:
+    within = caller_of(request).within
+    return app_of(request).batches.within(*within) if within else app_of(request).batches
+
+
+# -- queues ---------------------------------------------------------------------------------------
+
+
+def queue_for(caller: Caller, name: str) -> str:
+    """Return the queue that a caller means: `mail` is `p/acme/mail` for a token of the project `acme`.
+
+    Raise Problem if the caller may not use it. A pattern is allowed if the caller may use all of its queues.
+    """
+    if not caller.within:
+        return name
+    try:
+        queue = name if caller.project is None else queue_in(caller.project, name)
+    except ConfigurationError:
+        queue = ""  # of another project
+    if not queue or not are_all_among([queue], caller.within):
+        msg = f"the token {caller.name!r} may not use the queue {name!r}; it may use {', '.join(caller.within)}"
+        raise Problem("forbidden", msg)
+    return queue
+
+
+def queues_for(caller: Caller, names: Iterable[str]) -> list[str]:
+    """Return the queues that a caller means, of which `*` are all that it may use."""
+    if not caller.within:
+        return list(names)
+    return list(
+        dict.fromkeys(
+            queue for name in names for queue in (caller.within if name == EVERY_QUEUE else [queue_for(caller, name)])
+        )
+    )
+
+
+def filter_for(caller: Caller, where: Filter) -> Filter:
+    """Return the filter with the names that a caller of a project means. `jobs_of` keeps to the caller's queues."""
+    if not caller.within:
+        return where
+    key = where.dedupe_key
+    if key is not None and caller.project is not None:
+        key = in_project(caller.project, key)
+    return replace(where, queues=tuple(queues_for(caller, where.queues)), dedupe_key=key)
+
+
+def changes_for(caller: Caller, where: ChangeFilter) -> ChangeFilter:
+    """Return the filter for the events that a caller may see."""
+    if not caller.within:
+        return where
+    return replace(where, queues=tuple(queues_for(caller, where.queues)), within=caller.within)
+
+
+def admitted(caller: Caller, job: NewJob) -> NewJob:
+    """Return a prepared job in the caller's project; raise Problem if the caller may not use its queue."""
+    if not caller.within:
+        return job
+    if caller.project is not None:
+        queue_for(caller, job.queue)
+        job = moved(job, caller.project)
+    if not is_among(job.queue, caller.within):
+        msg = f"the token {caller.name!r} may not use the queue {job.queue!r}; give one of {', '.join(caller.within)}"
+        raise Problem("forbidden", msg)
+    return job
+
+
+# -- workers --------------------------------------------------------------------------------------
+
+
+def worker_for(caller: Caller, name: str) -> str:
+    """Return the id of a caller's pull worker. Those of two projects, or of other queues, may have the same name."""
+    if not caller.within:
+        return name
+    queues = hashlib.sha256("\n".join(sorted(caller.within)).encode()).hexdigest()[:8]
+    own = f"q.{queues}." if caller.project is None else f"p.{caller.project}."
+    return name if name.startswith(own) else f"{own}{name}"
+
+
+def workers_for(caller: Caller, workers: Sequence[WorkerInfo]) -> list[WorkerInfo]:
+    """Return the workers that serve only queues of the caller. Others are shared, and their names and hosts are not."""
+    if not caller.within:
+        return list(workers)
+    return [worker for worker in workers if are_all_among(worker.queues, caller.within)]
+
+
+def halts_for(caller: Caller, halts: Sequence[Halt]) -> list[Halt]:
+    """Return the halts that stop jobs of the caller."""
+    within = caller.within
+    return [halt for halt in halts if not within or halt.queue is None or is_among(halt.queue, within)]
