@@ -74,6 +74,14 @@ def test_due_jobs_that_no_worker_takes_degrade_health(app: Mainspring) -> None:
     assert (health.oldest_due, health.oldest_in) == (app.now(), "mail")
 
 
+def test_a_worker_of_a_pattern_attends_to_its_queues(app: Mainspring) -> None:
+    app.run(app.store.join(replace(member(), queues=("p/acme/*",)), lambda _: None))
+    send(app).using(queue="p/acme/mail").enqueue_sync()
+    assert app.run(app.health()).unattended == ()
+    send(app).enqueue_sync()
+    assert app.run(app.health()).unattended == ("mail",)
+
+
 def test_due_jobs_of_tasks_that_no_worker_knows_degrade_health(app: Mainspring) -> None:
     app.run(app.store.join(replace(member(), tasks=("other",)), lambda _: None))
     send(app).using(delay=60).enqueue_sync()

@@ -39,6 +39,7 @@ from mainspring.options import (
     checked_for_task,
     queue_of,
 )
+from mainspring.projects import key_in_run
 from mainspring.published.remote import RemoteTask
 from mainspring.runtime import Runtime
 from mainspring.services import whoami
@@ -432,9 +433,9 @@ class Mainspring:
         """Wake all jobs that wait for this key (`ctx.wait_for`), now or later while the signal is kept (`keep`).
 
         To make a send safe to repeat (for example from a webhook), pass an `id`. Signals with the same id are one
-        signal, and the first one counts.
+        signal, and the first one counts. What a job of a project sends reaches jobs of the same project only.
         """
-        return await signals.send(self.store, key, payload, keep, id)
+        return await signals.send(self.store, key_in_run(key), payload, keep, id)
 
     # -- the whole system ---------------------------------------------------------------------
 

@@ -25,7 +25,8 @@ from mainspring.clock import SETTLE_SECONDS, Clock, SteadyClock, to_datetime
 from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.events import Bus, StoreBack, StoreLost, StoreThrottled, ThrottlingOver
 from mainspring.halt_check import Verdict
-from mainspring.stores.protocol import EVERY_QUEUE, DueTask, Locking, Stats, Store, WorkerInfo, shown_due
+from mainspring.queue_patterns import is_among
+from mainspring.stores.protocol import DueTask, Locking, Stats, Store, WorkerInfo, shown_due
 
 T = TypeVar("T")
 
@@ -210,7 +211,7 @@ def judge(stats: Stats, now: datetime, store: str, max_lateness: timedelta = MAX
     alive = [worker for worker in stats.workers if worker.alive]
     served = {queue for worker in alive for queue in worker.queues}
     waiting = {queue: oldest for queue, oldest in stats.oldest_due.items() if not is_halted(stats, queue)}
-    unattended = tuple(sorted(queue for queue in waiting if EVERY_QUEUE not in served and queue not in served))
+    unattended = tuple(sorted(queue for queue in waiting if not is_among(queue, served)))
     oldest_in = min(waiting, key=lambda queue: waiting[queue], default="")
     polling = tuple(worker.id for worker in alive if worker.polling)
     unknown = tuple(task for task in stats.unknown_tasks if not is_halted(stats, task.queue))

@@ -88,6 +88,12 @@ def moved(job: NewJob, project: str) -> NewJob:
     return replace(job, queue=queue, dedupe_key=key)
 
 
+def key_in_run(key: str) -> str:
+    """Return a key as it is kept for the project of the job whose handler runs here, if it has one."""
+    claim = running.get()
+    return key if claim is None else key_in(claim.queue, key)
+
+
 def in_project_of_run(jobs: list[NewJob]) -> list[NewJob]:
     """Return the jobs in the project of the job whose handler runs here, if it has one."""
     claim = running.get()

@@ -26,7 +26,8 @@ from mainspring.job import check_queue
 from mainspring.json_data import plain_numbers
 from mainspring.numbers import STEPS, StepName
 from mainspring.options import queue_of
-from mainspring.stores.protocol import EVERY_QUEUE, AuditEntry
+from mainspring.queue_patterns import is_pattern
+from mainspring.stores.protocol import AuditEntry
 
 WATCH_EVERY = 1.0  # seconds
 LONG = timedelta(days=3)  # from here on, a line for each hour would be too many
@@ -145,7 +146,7 @@ def require_known(app: Mainspring, args: Namespace) -> None:
 
 def known_queues(app: Mainspring) -> set[str]:
     stats = app.run(app.stats())
-    served = {queue for worker in stats.workers for queue in worker.queues if queue != EVERY_QUEUE}
+    served = {queue for worker in stats.workers for queue in worker.queues if not is_pattern(queue)}
     of_tasks = {queue_of(task.options) for task in app.tasks.values()}
     return (
         {counts.queue for counts in stats.queues}

@@ -13,6 +13,7 @@ from mainspring.errors import IllegalMove
 from mainspring.features.durable.signals import waiting_key
 from mainspring.job import Job, Status
 from mainspring.outgoing.client import MAX_ANSWER
+from mainspring.projects import key_in
 from mainspring.service.bodies import Body
 from mainspring.service.problems import Problem
 from mainspring.service.push import TASK, signal_key
@@ -69,9 +70,10 @@ async def fail_job(request: Request, job_id: str, body: FailBody) -> Response:
 
 
 async def end(request: Request, job_id: str, report: dict[str, Any]) -> Response:
-    app = app_of(request)
-    number = checked_number(await jobs_of(request).get(job_id), caller_of(request).request_number)
-    sent = await app.signal(signal_key(job_id, number), report, id=SIGNAL_ID)
+    job = await jobs_of(request).get(job_id)
+    number = checked_number(job, caller_of(request).request_number)
+    key = key_in(job.queue, signal_key(job_id, number))
+    sent = await app_of(request).signal(key, report, id=SIGNAL_ID)
     if sent.payload != report:
         msg = f"the work of job {job_id} has been ended by another report"
         raise IllegalMove(msg)
@@ -99,7 +101,7 @@ def checked_number(job: Job, number: int | None) -> int:
 
 def number_in(job: Job) -> int | None:
     """Return the number of the request whose end the job waits for."""
-    prefix = waiting_key(signal_key(job.id, 0))[:-1]
+    prefix = waiting_key(key_in(job.queue, signal_key(job.id, 0)))[:-1]
     if job.status is not Status.SUSPENDED or job.waits_for is None or not job.waits_for.startswith(prefix):
         return None
     return int(job.waits_for.removeprefix(prefix))

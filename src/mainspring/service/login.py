@@ -15,7 +15,8 @@ from mainspring.service.login_limit import LoginLimit
 from mainspring.service.problems import Problem
 from mainspring.service.requests import Router
 from mainspring.service.same_origin import Header, check_same_origin
-from mainspring.service.sessions import Session, cookie_header, cookie_in, is_local, is_safe
+from mainspring.service.sessions import Session, cookie_header, cookie_in, is_safe
+from mainspring.service.settings import LOOPBACK_NAMES
 from mainspring.service.token_routes import tokens_of
 from mainspring.service.tokens import Token
 
@@ -158,3 +159,9 @@ router.routes += [
     Route(LOGIN, log_in, methods=["POST"]),
     Route(LOGOUT, log_out, methods=["POST"]),
 ]
+
+
+def is_local(host: str) -> bool:
+    """Return whether a Host header names this machine."""
+    name = host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.partition(":")[0]
+    return name.lower() in LOOPBACK_NAMES

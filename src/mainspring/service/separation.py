@@ -17,7 +17,7 @@ from mainspring.errors import ConfigurationError
 from mainspring.features.batches.api import Batches
 from mainspring.job import NewJob
 from mainspring.jobs import Jobs
-from mainspring.projects import in_project, moved, queue_in
+from mainspring.projects import in_project, moved, pattern, queue_in
 from mainspring.queue_patterns import are_all_among, is_among
 from mainspring.service.guard import Caller
 from mainspring.service.problems import Problem
@@ -100,6 +100,21 @@ def admitted(caller: Caller, job: NewJob) -> NewJob:
         msg = f"the token {caller.name!r} may not use the queue {job.queue!r}; give one of {', '.join(caller.within)}"
         raise Problem("forbidden", msg)
     return job
+
+
+def signal_key_for(caller: Caller, key: str) -> str:
+    """Return the key of a signal as the jobs of the caller's project wait for it; raise Problem for a token of queues.
+
+    A signal reaches all jobs of a project, in whatever queues they are.
+    """
+    if not caller.within:
+        return key
+    if caller.project is None or caller.within != (pattern(caller.project),):
+        msg = (
+            f"the token {caller.name!r} is for {', '.join(caller.within)}, and a signal may reach jobs of other queues"
+        )
+        raise Problem("forbidden", msg)
+    return in_project(caller.project, key)
 
 
 # -- workers --------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.clock import Millis
 from mainspring.service.random_text import hash_of, random_digits
-from mainspring.service.settings import LOOPBACK_NAMES
 from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Note, Write
 from mainspring.stores.paging import pages
 
@@ -143,12 +142,6 @@ def from_document(document: Document) -> Session:
 def is_safe(scope: MutableMapping[str, Any]) -> bool:
     """Return whether the request came over HTTPS, to the service or to a proxy that it trusts."""
     return scope.get("scheme") in {"https", "wss"}
-
-
-def is_local(host: str) -> bool:
-    """Return whether a Host header names this machine."""
-    name = host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.partition(":")[0]
-    return name.lower() in LOOPBACK_NAMES
 
 
 def cookie_in(header: str, *, secure: bool) -> str:

@@ -19,6 +19,7 @@ from mainspring.service.enqueue import replay_header
 from mainspring.service.idempotency import COLLECTION, RETENTION, IdempotencyKey
 from mainspring.service.problems import Problem
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs
+from mainspring.service.separation import signal_key_for
 from mainspring.service.tokens import Scope
 from mainspring.stores.documents import ABSENT, Key, Write
 from mainspring.stores.protocol import Store
@@ -38,7 +39,13 @@ class SignalBody(Body):
     id: Line | None = Field(default=None, description="signals of one key with the same id are one; the first counts")
 
 
-@router.post("/signals", response_model=SignalView, status_code=201, summary="Send a signal", **needs(Scope.ENQUEUE))
+@router.post(
+    "/signals",
+    response_model=SignalView,
+    status_code=201,
+    summary="Send a signal",
+    **needs(Scope.ENQUEUE, projects=True),
+)
 async def send_signal(
     request: Request,
     body: SignalBody,
@@ -47,6 +54,7 @@ async def send_signal(
     ] = None,
 ) -> Response:
     """Wake all jobs that wait for this key, now or later while the signal is kept."""
+    body = body.model_copy(update={"key": signal_key_for(caller_of(request), body.key)})
     key = IdempotencyKey.of(
         idempotency_key, caller=caller_of(request).id, route=request.url.path, body=await request.body()
     )

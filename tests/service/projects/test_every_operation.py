@@ -62,6 +62,7 @@ BODIES: dict[Operation, list[Any]] = {
         for dry in (True, False)
     ],
     ("POST", "/v1/dead:purge"): [{"older_than": 0}],
+    ("POST", "/v1/signals"): [{"key": "signal-1"}, {"key": "p/a/signal-1"}],
     ("PATCH", "/v1/jobs/{job_id}"): [{"priority": "urgent"}, {"queue": f"p/a/{QUEUE}"}],
     ("POST", "/v1/jobs/{job_id}:fail"): [{"error": "b"}],
     ("PATCH", "/v1/settings/{kind}/{name}"): [{"timeout": 9}],

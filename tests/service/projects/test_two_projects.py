@@ -8,7 +8,7 @@ import pytest
 
 from mainspring import Context, Mainspring
 from mainspring.service import Tokens
-from mainspring.testing.fakes import FakeEndpoint
+from mainspring.testing.fakes import Answer, FakeEndpoint
 from mainspring.webhooks import verify
 from mainspring.worker import Worker
 from tests.service.projects.planting import Two, data, put, text_of, two_projects
@@ -106,6 +106,29 @@ async def test_what_jobs_of_a_project_enqueue_is_the_projects(two: Two) -> None:
         jobs = (await data(client, "GET", "/v1/jobs?task=welcome"))["jobs"]
         assert {(job["queue"], job["status"]) for job in jobs} == {(queue, "completed")}
         assert {job["payload"]["guest"] for job in jobs} == {"child", "next"}
+
+
+async def test_a_signal_reaches_jobs_of_its_project(every_store: Mainspring) -> None:
+    @every_store.task
+    async def order(ctx: Context) -> Any:
+        signal = await ctx.wait_for("paid:7", timeout=3600)
+        assert signal is not None
+        return [signal.key, signal.payload]
+
+    @every_store.task
+    async def pay() -> None:
+        await every_store.signal("paid:7", "by a job")
+
+    async with two_projects(every_store) as two:
+        ids = [await put(client, "order", payload={}) for client in (two.a, two.b, two.whole)]
+        await two.run()
+        await data(two.b, "POST", "/v1/signals", {"key": "paid:7", "payload": "by the API"})
+        await put(two.a, "pay", payload={})
+        await two.run()
+        await two.run()
+        results = [(await data(two.whole, "GET", f"/v1/jobs/{job_id}"))["result"] for job_id in ids]
+        assert results == [["paid:7", "by a job"], ["paid:7", "by the API"], None]
+        assert "'p/a/paid:7'" not in (await two.b.get(f"/v1/jobs/{ids[1]}/detail")).text
 
 
 # -- operators ----------------------------------------------------------------------------------------
@@ -212,6 +235,18 @@ async def test_a_batch_and_what_follows_it_are_of_one_project(two: Two) -> None:
 # -- callbacks and secrets -----------------------------------------------------------------------------
 
 
+async def test_a_pushed_job_of_a_project_is_completed(app: Mainspring) -> None:
+    async with FakeEndpoint() as endpoint, plain_serving(app, outgoing_allow=("127.0.0.0/8",)) as client:
+        endpoint.reply(Answer(202))
+        a, b = [client.using(await text_of(app, name, project=name)) for name in ("a", "b")]
+        job_id = await put(a, "http", payload={"url": endpoint.url})
+        await Worker(app).drain()
+        assert (await b.post(f"/v1/jobs/{job_id}:complete", {"result": "stolen"})).code == "not_found"
+        assert (await a.post(f"/v1/jobs/{job_id}:complete", {"result": 7})).status == 202
+        await Worker(app).drain()
+        assert (await data(a, "GET", f"/v1/jobs/{job_id}"))["result"] == 7
+
+
 async def test_a_callback_is_signed_with_the_secret_of_the_project(app: Mainspring) -> None:
     async with FakeEndpoint() as endpoint, plain_serving(app, outgoing_allow=("127.0.0.0/8",)) as client:
         a = client.using(await text_of(app, "of a", project="a"))
@@ -240,6 +275,7 @@ async def test_a_token_of_queues_uses_these_queues_only(app: Mainspring) -> None
         assert (await mail.post("/v1/jobs", {"task": "fail", "payload": {"why": "x"}})).code == "forbidden"
         assert await put(mail, "fail", payload={"why": "x"}, queue="extra/1")
         assert (await mail.get("/v1/audit")).code == "forbidden"
+        assert (await mail.post("/v1/signals", {"key": "k"})).code == "forbidden"
         claimed = await data(mail, "POST", "/v1/leases", {"worker": "w1", "limit": 10})
         assert {lease["queue"] for lease in claimed["jobs"]} == {"mail", "extra/1"}
         (shared,) = (await data(client, "POST", "/v1/leases", {"worker": "w1", "limit": 10}))["jobs"]
@@ -247,6 +283,16 @@ async def test_a_token_of_queues_uses_these_queues_only(app: Mainspring) -> None
         item = {"id": shared["id"], "token": shared["token"]}
         (reply,) = (await data(client, "POST", "/v1/leases:report", {"worker": "w1", "items": [item]}))["replies"]
         assert reply["reply"] == "ok"
+
+
+async def test_a_batch_does_not_reach_jobs_of_other_queues_by_their_dedupe_keys(app: Mainspring) -> None:
+    async with plain_serving(app) as client:
+        mail = client.using(await text_of(app, "of mail", queues=["mail"]))
+        holder = await put(client, queue="other", dedupe_key="k", delay=60)
+        jobs = [{"task": "welcome", "payload": {"guest": "Ada"}, "dedupe_key": "k"}]
+        batch = await data(mail, "POST", "/v1/batches", {"jobs": jobs})
+        await data(mail, "POST", f"/v1/batches/{batch['id']}:cancel", {})
+        assert (await data(client, "GET", f"/v1/jobs/{holder}"))["status"] == "pending"
 
 
 async def test_a_token_of_some_queues_of_a_project(app: Mainspring) -> None:

@@ -217,7 +217,7 @@ class Batches:
         for ids in await self._unfinished(batch):
             before = result.count
             done = await self._cancel_where(
-                Filter(ids=ids),
+                Filter(ids=ids, within=self._within),
                 **options,
                 operation=operation,
                 on_progress=lambda n, so_far=before: on_progress(so_far + n),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from mainspring.features.durable.run import DurableRun
 from mainspring.features.durable.suspension import Wait, next_look
 from mainspring.ids import new_id
 from mainspring.job import UNTIL_WOKEN
+from mainspring.projects import key_in
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Write
 from mainspring.stores.protocol import Store
 
@@ -134,6 +135,13 @@ async def wait_for(run: DurableRun, key: str, timeout: Length | None, name: str 
     branch = run.branch()
     name = run.journal.called(name) if name else run.journal.derive(f"wait for {key}", main=branch is None)
     asked = await run.ask(name, "wait", branch)
+    found = await receive(run, asked, key_in(run.claim.queue, key), timeout)
+    return None if found is None else replace(found, key=key)
+
+
+async def receive(run: DurableRun, asked: Asked, key: str, timeout: Length | None) -> Signal | None:
+    """Return the next signal of a key as it is kept: that of a job of a project begins with the project."""
+    check_key(key)
     state = json.loads(asked.record.output or "{}") if asked.record is not None else {}
     if "signal" in state:
         return None if state["signal"] is None else Signal.from_data(state["key"], state["signal"])
