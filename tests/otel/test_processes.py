@@ -143,7 +143,7 @@ def test_a_worker_that_is_killed_leaves_a_span_by_the_worker_that_takes_over(tra
     traced.enqueue("hang")
     first = traced.work()
     began = traced.path / "began"
-    wait_until(began.exists, lambda: "the job begins")
+    wait_until(lambda: began.exists() and began.read_text() == "x", lambda: "the job begins")
     first.kill()
     first.wait()
     second = traced.work()

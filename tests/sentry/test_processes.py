@@ -89,6 +89,10 @@ class Reported:
         self.app.run(self.app.close())
 
 
+def text_of(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
+
+
 @pytest.fixture
 def reported(tmp_path: Path) -> Iterator[Reported]:
     with FakeSentry() as sentry:
@@ -100,12 +104,12 @@ def reported(tmp_path: Path) -> Iterator[Reported]:
 def test_a_check_in_survives_the_worker_that_began_it(reported: Reported) -> None:
     job_id, sentry, began = reported.trigger("hang"), reported.sentry, reported.path / "began"
     first = reported.work(IN_CODE=sentry.dsn)
-    wait_until(lambda: began.exists() and len(sentry.check_ins) == 1, reported.log)
+    wait_until(lambda: text_of(began) == "x" and len(sentry.check_ins) == 1, reported.log)
     first.kill()
     first.wait()
     assert sentry.runs == {check_in_id(job_id): "in_progress"}  # Sentry reports a timeout if nothing follows
     reported.work(IN_CODE=sentry.dsn)
-    wait_until(lambda: began.read_text() == "xx", reported.log)
+    wait_until(lambda: text_of(began) == "xx", reported.log)
     (reported.path / "released").touch()
     wait_until(lambda: sentry.runs == {check_in_id(job_id): "ok"}, reported.log)
     assert [each["status"] for each in sentry.check_ins] == ["in_progress", "in_progress", "ok"]
