@@ -143,6 +143,26 @@ async def test_a_cancelled_thread_that_goes_on_is_stuck(
     assert not fields_of(caplog, "slot_free_again")
 
 
+async def test_a_thread_that_a_stopping_worker_has_left_behind_is_not_found_again(
+    app: Mainspring, gate: threading.Event
+) -> None:
+    @app.task()
+    def hang() -> None:
+        gate.wait()
+
+    async with working(app) as worker:
+        job = await hang.enqueue()
+        await reached(app, job.id, statuses=(Status.RUNNING,))
+        await app.jobs.cancel(job.id)
+        await eventually(lambda: stuck_in(worker, 1))
+        runs = worker.parts.runs
+        (run,) = runs.running
+        runs.abandon(run)
+        runs.look_for_stuck()
+        assert runs.stuck.runs == set()
+        gate.set()
+
+
 async def test_a_thread_that_takes_a_moment_to_stop_is_not_stuck(gate: threading.Event) -> None:
     app = new_app(stall_grace=3_600_000)
 

@@ -34,8 +34,11 @@ class StuckSlots:
         self.slots = 0
 
     def look(self, running: Collection[Run], now: float) -> list[Run]:
-        """Find the runs that are stuck now and were not before; log where each of them hangs."""
-        found = [run for run in overdue(running, self._grace, now) if run not in self.runs]
+        """Find the runs that are stuck now and were not before; log where each of them hangs.
+
+        A run that the stopping worker has left behind is not found once more.
+        """
+        found = [run for run in overdue(running, self._grace, now) if run not in self.runs and not run.ended]
         if found:
             self.runs.update(found)
             self._count()
