@@ -86,6 +86,7 @@ def make_api(app: Mainspring, tokens: Tokens, settings: ServiceSettings, live: L
         token_routes.router,
         secret_routes.router,
         health.router,
+        metrics.router,
     )
     for router in (*own, *ROUTERS, *BROWSER_ROUTERS):
         api.router.routes += router.routes  # `include_router` would make each route again for each application

@@ -15,7 +15,6 @@ from mainspring.service import (
     limits,
     live_settings,
     login,
-    metrics,
     numbers,
     people,
     probes,
@@ -42,7 +41,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     live_settings.router,
     people.router,
     probes.router,
-    metrics.router,
     users.router,
 )
 
