@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,10 @@ from mainspring.metrics.job_cells import BOUNDS
 from mainspring.metrics.labels import MAX_PLACES, MAX_QUEUES, MAX_TASKS, Names, Places, capped
 from mainspring.metrics.shared_read import SharedRead
 from mainspring.numbers import Histogram
+from mainspring.stores.protocol import Store
+from mainspring.stores.sqlite import SqliteStore
 from mainspring.testing import ManualClock
+from tests.dynamodb import FreshStore
 from tests.metrics.story import NOON, make_app, tell
 from tests.postgres import RecycledStore
 
@@ -385,3 +389,33 @@ async def test_the_connections_of_postgresql_are_shown() -> None:
     assert page("store_connections", state="idle") >= 1
     assert page("store_connections", state="limit") >= page("store_connections", state="idle")
     assert page("store_measure", measure="calls") >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["sqlite", "postgres", "dynamodb"])
+async def test_every_store_has_the_numbers_of_the_cluster(store: str, tmp_path: Path) -> None:
+    stores: dict[str, Callable[[], Store]] = {
+        "sqlite": lambda: SqliteStore(tmp_path / "jobs.db"),
+        "postgres": RecycledStore,
+        "dynamodb": FreshStore,
+    }
+    app = Mainspring(stores[store]())
+
+    @app.task(queue="mail", max_attempts=1)
+    async def fail() -> None:
+        raise LookupError
+
+    @app.every("1h")
+    async def tidy() -> None: ...
+
+    metrics = Metrics.of(app)
+    async with app:
+        await fail.enqueue()
+        await app.worker().drain()
+        page, process = Page(await metrics.of_cluster()), Page(await metrics.of_process())
+    assert page("queue_jobs", queue="mail", status="dead_letter") == 1
+    assert page("dead_letters_unresolved", task="fail") == 1
+    assert page("today_task_jobs_total", task="fail", event="dead") == 1
+    assert page("schedule_lateness_seconds") == 0
+    assert process("jobs_finished_total", queue="mail", task="fail", outcome="dead_letter") == 1
+    assert process("store_operation_seconds_count", op="claim") >= 1

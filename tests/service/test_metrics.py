@@ -6,17 +6,20 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import aiohttp
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from mainspring import Mainspring
 from mainspring.errors import StoreUnavailable
 from mainspring.log import context_fields
 from mainspring.metrics import CONTENT_TYPE, Metrics
 from mainspring.middleware import EnqueueCall
-from mainspring.service import Tokens
+from mainspring.service import ServiceSettings, Tokens, make_service
 from mainspring.service.tokens import TRUSTED_FOR
 from tests.metrics.test_metrics import Page
-from tests.service.serving import Answer, Client, serving
+from tests.service.serving import Answer, Client, listening, serving
 
 
 def page_of(answer: Answer) -> Page:
@@ -39,6 +42,17 @@ async def test_requests_are_counted_by_route(app: Mainspring, client: Client) ->
     assert page("enqueued_total", queue="mail", task="welcome", via="api") == 1
     assert page("sse_clients") == 0
     assert page("feed_lag_seconds") == 0
+
+
+async def test_paths_below_a_mount_do_not_become_labels(app: Mainspring) -> None:
+    outer = Starlette(routes=[Mount("/jobs", make_service(app, ServiceSettings(tokens="optional")))])
+    async with listening(outer) as url, aiohttp.ClientSession() as session:
+        client = Client(session, f"{url}/jobs")
+        for path in ("/nope", "/v1/nope/again", "/v1/jobs/nope", "/v1/leases"):
+            await client.get(path)
+        page = page_of(await client.get("/metrics"))
+    routes = page.values("http_request_seconds_count", "route")
+    assert routes == {"unmatched", "/v1/jobs/{job_id}", "/v1/leases"}
 
 
 async def test_the_cluster_is_read_from_the_store(app: Mainspring, client: Client) -> None:

@@ -108,7 +108,9 @@ class ProcessMetrics(Collector):
         self._delivery_times.add((name,), seconds)
 
     def requested(self, route: str, method: str, status: int, seconds: float) -> None:
-        self._requests.add((route, method if method in METHODS else "other", str(status)), seconds)
+        self._requests.add(
+            (self._names["route"][route], method if method in METHODS else "other", str(status)), seconds
+        )
 
     def _subscribe(self) -> None:
         bus = self._app.runtime.bus

@@ -333,6 +333,7 @@ class Request(Connection):
         self._status = 0
         self._began = time.monotonic()
         self._answered: float | None = None  # when the answer began; a stream may go on for hours
+        self._outer = scope.get("endpoint"), scope.get("route")  # of the application that this one is mounted into
 
     @property
     def method(self) -> str:
@@ -386,9 +387,15 @@ class Request(Connection):
 
     def measured(self) -> tuple[str, str, int, float]:
         """Return the route, the method, the status and the seconds until the answer began."""
-        route, literal = self._scope.get("route"), self.path if "endpoint" in self._scope else "unmatched"
         until = time.monotonic() if self._answered is None else self._answered
-        return getattr(route, "path_format", literal), self._scope["method"], self._status, until - self._began
+        return self._template(), self._scope["method"], self._status, until - self._began
+
+    def _template(self) -> str:
+        """Return the path of the route, with names for what varies. A path that no route has could be anything."""
+        endpoint, route = self._scope.get("endpoint"), self._scope.get("route")
+        if route is not None and route is not self._outer[1]:
+            return str(route.path_format)
+        return self.path if endpoint is not None and endpoint is not self._outer[0] else "unmatched"
 
     def log(self) -> None:
         took = round((time.monotonic() - self._began) * 1000, 1)
