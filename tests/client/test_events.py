@@ -138,9 +138,9 @@ HELLO = frame("hello", "h", at="2027-03-01T08:00:00.000Z", resumed=False)
 
 
 class Script:
-    """Gives a follower the outcomes of its steps, in no time."""
+    """Gives a follower the outcomes of its steps. An outcome that is a tuple takes so many seconds."""
 
-    def __init__(self, *outcomes: Answer | bytes | Exception | None, place: str | None = None) -> None:
+    def __init__(self, *outcomes: Any, place: str | None = None) -> None:
         self.outcomes, self.pauses, self.opened = list(outcomes), Pauses(), list[Request]()
         self.connection = Connection("http://service", 10.0, 30.0, clock=self.pauses.clock)
         self.follower = Follower(self.connection, {}, place)
@@ -161,6 +161,9 @@ class Script:
                 if isinstance(step, Open):
                     self.opened.append(step.request)
                 outcome = self.outcomes.pop(0)
+                if isinstance(outcome, tuple):
+                    outcome, seconds = outcome
+                    self.pauses.now += seconds
                 given = {"error": outcome} if isinstance(outcome, Exception) else {"outcome": outcome}
                 step = resume(steps, **given)
         steps.close()
@@ -236,6 +239,11 @@ def test_connections_that_break_at_once_are_not_tried_for_ever(end: Any) -> None
         script.items(1)
     assert 5 < len(script.opened) < 30
     assert sum(script.pauses.seen) < 30
+
+
+def test_a_connection_that_dies_in_silence_leaves_all_the_time_to_come_back() -> None:
+    script = Script(STREAM, HELLO + change("1"), (LOST, 45.0), *[LOST] * 6, STREAM, change("2"))
+    assert len(script.items(2)) == 2
 
 
 def test_each_connection_that_works_begins_the_time_anew() -> None:

@@ -57,7 +57,7 @@ class Follower:
         self.place = place
         self._connection, self._query = connection, query
         self._decoder = Decoder()
-        self._attempts, self._has_moved = Attempts(connection), False
+        self._has_moved = False
 
     def open(self, timeout: float = SILENCE) -> Steps[Answer]:
         """Connect, behind the last event that was received. The answer may be an error."""
@@ -83,14 +83,17 @@ class Follower:
 
     def follow(self) -> Items[Event | Reset]:
         """Yield events without end. A lost connection is resumed; raise if none works for `retry_for` seconds."""
+        attempts = Attempts(self._connection)
         while True:
             self._has_moved, pause = False, None
             try:
                 answer = yield from self.open()
-                pause = (yield from self._read()) if answer.status == 200 else again(answer, self._attempts)
+                pause = (yield from self._read()) if answer.status == 200 else again(answer, attempts)
             except ServiceUnreachable as error:
-                if not self._has_moved and (pause := self._attempts.pause()) is None:
+                if not self._has_moved and (pause := attempts.pause()) is None:
                     raise error from None
+            if self._has_moved:
+                attempts = Attempts(self._connection)
             if pause:
                 yield Pause(pause)
 
@@ -100,8 +103,7 @@ class Follower:
             for frame in frames:
                 item = item_of(frame, self.place)
                 self.note(frame)
-                if frame.name != "hello":  # a connection that gives no more than that does not work
-                    self._has_moved, self._attempts = True, Attempts(self._connection)
+                self._has_moved |= frame.name != "hello"  # a connection that gives no more than that does not work
                 if frame.name == "end":
                     return after_end(frame)
                 if item is not None:

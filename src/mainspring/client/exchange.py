@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from mainspring.client.connection import Connection
-from mainspring.client.errors import ServiceUnreachable
+from mainspring.client.errors import ClientError, ServiceUnreachable, SystemHalted, TooManyRequests
 from mainspring.client.request import Answer, Request
 from mainspring.client.steps import Pause, Send, Steps
 
@@ -18,7 +18,6 @@ T = TypeVar("T")
 
 FIRST_DELAY, LONGEST_DELAY = 0.1, 5.0  # seconds between two attempts, if the service does not say when to come back
 LATER = frozenset({429, 502, 503, 504})  # it helps to try again
-REFUSALS = frozenset({"too_many_streams", "system_halted"})  # codes of 429 and 503 that mean: nothing was done
 KEY = "idempotency-key"
 
 
@@ -30,6 +29,13 @@ class Call(Generic[T]):
     answer: type[T]
     is_repeatable: bool  # sending it twice has the effect of sending it once
     also: frozenset[int] = frozenset()  # statuses besides 2xx that are answers, and not errors
+
+    def accepts(self, answer: Answer) -> bool:
+        return answer.is_success or (answer.status in self.also and not answer.is_problem)
+
+    def has_deleted(self, answer: Answer) -> bool:
+        """Return whether an earlier attempt, whose answer was lost, has deleted what the request names."""
+        return self.request.method == "DELETE" and answer.status == 404 and self.answer is type(None)
 
 
 class Attempts:
@@ -56,25 +62,27 @@ def exchange(call: Call[T], connection: Connection, retry_for: float | None = No
     """Send a request until it is answered; raise ClientError if it is refused, or if no answer comes in time."""
     attempts, was_lost = Attempts(connection, retry_for), False
     while True:
+        failure: ClientError
         try:
             answer: Answer = yield Send(call.request)
         except ServiceUnreachable as error:
-            may_repeat, failure, retry_after = call.is_repeatable or not error.sent, error, None
             was_lost = was_lost or error.sent
-            pause = attempts.pause(retry_after) if may_repeat else None
-            if pause is None:
-                raise with_advice(failure, call) from None
+            failure, retry_after = with_advice(error, call), None
+            may_repeat = call.is_repeatable or not error.sent
         else:
-            if answer.is_success or (answer.status in call.also and not answer.is_problem):
+            if call.accepts(answer) or (was_lost and call.has_deleted(answer)):
                 return read(answer, call.answer)
-            if was_lost and answer.status == 404 and call.request.method == "DELETE" and call.answer is type(None):
-                return read(replace(answer, status=204), call.answer)  # an earlier attempt has deleted it
-            problem = answer.error()
-            may_repeat = answer.status in LATER and (call.is_repeatable or getattr(problem, "code", "") in REFUSALS)
-            pause = attempts.pause(answer.retry_after) if may_repeat else None
-            if pause is None:
-                raise problem
+            failure, retry_after = answer.error(), answer.retry_after
+            may_repeat = answer.status in LATER and (call.is_repeatable or is_refusal(failure))
+        pause = attempts.pause(retry_after) if may_repeat else None
+        if pause is None:
+            raise failure from None
         yield Pause(pause)
+
+
+def is_refusal(failure: ClientError) -> bool:
+    """Return whether the service says that it has not begun to do what was asked for."""
+    return isinstance(failure, TooManyRequests | SystemHalted)
 
 
 def with_advice(error: ServiceUnreachable, call: Call[T]) -> ServiceUnreachable:

@@ -25,12 +25,14 @@ class Waiter:
         self, connection: Connection, job_id: str, timeout: float | None, get: Callable[[float], Steps[JobView]]
     ) -> None:
         self._connection, self._job_id, self._timeout, self._get = connection, job_id, timeout, get
-        self._end = math.inf if timeout is None else connection.clock() + timeout
+        self._end = math.inf
         self._follower = Follower(connection, {"job": job_id, "kind": ENDS}, None)
         self._has_failed = False
 
     def wait(self) -> Steps[JobView]:
         """Return the finished job; raise TimeoutError if it has not finished in time."""
+        if self._timeout is not None:
+            self._end = self._connection.clock() + self._timeout
         job = yield from self._look()
         while job.status not in FINISHED:
             if self._left() <= 0:
