@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from mainspring.client import InvalidRequest, NotFound, PreconditionFailed, UnknownTask
+from mainspring.client import Conflict, InvalidRequest, NotFound, PreconditionFailed, UnknownTask
 from mainspring.client.models import JobView
 from mainspring.client.resources.leases import done, failed, heartbeat, progress, snooze, step
 from tests.client.serving import Service
@@ -164,7 +164,7 @@ def test_a_batch(client: Any) -> None:
 
 def test_schedules_are_changed_only_as_they_were_read(client: Any) -> None:
     name = f"daily/{fresh()}"  # an id may have slashes
-    job: Any = {"task": "welcome", "payload": {"guest": "Ada"}, "timeout": 30}
+    job: Any = {"task": "welcome", "payload": {"guest": "Ada"}, "timeout": 30, "retry": {"delays": [5, 10]}}
     made = client.schedules.put(name, "30 2 * * *", job, tz="Europe/Berlin", if_none_match="*")
     assert made.etag
     assert client.schedules.get(name).etag == made.etag
@@ -172,6 +172,7 @@ def test_schedules_are_changed_only_as_they_were_read(client: Any) -> None:
     with pytest.raises(PreconditionFailed, match="read it again"):
         client.schedules.put(name, "every 80s", job, if_match=made.etag)
     assert changed.id == name
+    assert changed.job.retry.delays == [5, 10]
     assert len(client.schedules.preview(name, limit=3).coming) == 3
     assert client.schedules.diff(name, "every 45s", days=1).added > 0
     assert client.schedules.ledger(name).entries == []
@@ -292,10 +293,38 @@ def test_overviews(client: Any) -> None:
 def test_tokens_are_made_and_revoked(client: Any) -> None:
     made = client.tokens.create(fresh("ci"), ["read"], expires_at=datetime(2099, 1, 1, tzinfo=UTC))
     assert made.text.startswith("msk_")
+    assert made.text not in repr(made)
     assert made.token.id in [token.id for token in client.tokens.list().tokens]
     client.tokens.revoke(made.token.id)
     with pytest.raises(NotFound):
         client.tokens.revoke(made.token.id)
+
+
+def test_secrets(client: Any) -> None:
+    name = fresh("shop")
+    made = client.secrets.create(name)
+    assert client.secrets.rotate(name).texts[1:] == made.texts
+    assert len(client.secrets.get(name).texts) == 2
+    assert name in [secret.name for secret in client.secrets.list().secrets]
+    client.secrets.delete(name)
+    with pytest.raises(NotFound):
+        client.secrets.get(name)
+
+
+def test_only_pushed_jobs_are_ended_by_a_request(client: Any) -> None:
+    job_id = client.enqueue("welcome", {"guest": "Ada"}).id
+    with pytest.raises(Conflict, match="only jobs of 'http'"):
+        client.jobs.complete(job_id, {"ok": 1})
+    with pytest.raises(Conflict, match="only jobs of 'http'"):
+        client.jobs.fail(job_id, "no", retry=False)
+
+
+def test_callbacks(client: Any) -> None:
+    where: Any = {"url": "https://example.com/failed", "timeout": 5.0}
+    job_id = client.enqueue("welcome", {"guest": "Ada"}, callback="https://example.com/ok", failure_callback=where).id
+    assert client.jobs.get(job_id).status == "pending"
+    with pytest.raises(InvalidRequest, match="callback"):
+        client.enqueue("welcome", {"guest": "Ada"}, callback="ftp://example.com")
 
 
 def test_health(client: Any) -> None:

@@ -32,6 +32,7 @@ NESTED = {
     inputs.Misfire: "MisfireBody",
     inputs.Occasion: "OccasionBody",
     inputs.Rate: "RateBody",
+    inputs.Callback: "Callback",
 }
 """What methods take inside of their arguments, and its schema."""
 
@@ -165,6 +166,10 @@ def test_a_request_that_the_service_knows_by_its_key_is_repeated(each: Declared)
 @pytest.mark.parametrize(("fields", "name"), NESTED.items(), ids=NESTED.values())
 def test_what_arguments_have_inside_is_what_the_document_says(fields: Any, name: str) -> None:
     assert set(get_type_hints(fields)) == set(schema(name)["properties"])
+
+
+def test_a_schedule_shows_its_retries_as_requests_give_them() -> None:
+    assert set(schema("RetryView")["properties"]) == set(schema("RetryPolicy")["properties"])
 
 
 def test_each_report_of_a_worker_has_a_function() -> None:

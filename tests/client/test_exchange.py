@@ -154,6 +154,15 @@ def test_an_answer_of_something_else_is_told_as_such() -> None:
             Script(answer).run(Api.enqueue, "welcome")
 
 
+def test_an_answer_that_cannot_be_read_is_not_shown_if_it_may_have_secrets() -> None:
+    from mainspring.client.resources.system import Tokens
+
+    answer = Answer(201, {"content-type": "application/json"}, b'{"text": "msk_secret"}')
+    with pytest.raises(UnexpectedAnswer, match="token: Field required") as caught:
+        Script(answer).run(Tokens.create, "ci", ["read"])
+    assert "msk_secret" not in str(caught.value)
+
+
 def test_fields_that_a_newer_service_adds_are_ignored() -> None:
     newer = Answer(201, {}, b'{"id": "j1", "created": true, "new": 1}')
     assert Script(newer).run(Api.enqueue, "welcome").id == "j1"

@@ -37,7 +37,7 @@ from mainspring.client.resources.leases import Leases
 from mainspring.client.resources.paging import PAGE_SIZE, all_pages
 from mainspring.client.resources.people import People, Users
 from mainspring.client.resources.schedules import Schedules
-from mainspring.client.resources.system import Health, Queues, Tasks, Tokens, Workers
+from mainspring.client.resources.system import Health, Queues, Secrets, Tasks, Tokens, Workers
 from mainspring.client.runners import AsyncRunner, SyncRunner
 from mainspring.client.steps import Items, Steps
 
@@ -63,6 +63,7 @@ class Api(Resource[S]):
         self.people = People(runner)
         self.queues = Queues(runner)
         self.schedules = Schedules(runner)
+        self.secrets = Secrets(runner)
         self.settings = Settings(runner)
         self.subscribers = Subscribers(runner)
         self.tasks = Tasks(runner)

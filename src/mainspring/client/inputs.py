@@ -37,6 +37,15 @@ class RetryPolicy(TypedDict, total=False):
     jitter_share: float
 
 
+class Callback(TypedDict, total=False):
+    """A request that tells of a job's end."""
+
+    url: Required[str]
+    headers: Mapping[str, str] | None
+    secret: str
+    timeout: float
+
+
 class ScheduledJob(TypedDict, total=False):
     """The job that a schedule runs."""
 
@@ -69,6 +78,8 @@ class JobOptions(TypedDict, total=False):
     steps: Sequence[str] | None
     headers: Mapping[str, str] | None
     start_by: datetime | None
+    callback: str | Callback | None
+    failure_callback: str | Callback | None
     allow_unknown: bool
 
 

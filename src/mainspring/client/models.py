@@ -8,6 +8,7 @@ from mainspring.service.answers.audit import AuditPage, AuditView
 from mainspring.service.answers.batches import BatchCancelled, BatchPage, BatchSummaryView, BatchView, NewBatchView
 from mainspring.service.answers.breakers import BreakerList, BreakerView
 from mainspring.service.answers.bulk import BulkPage, BulkView
+from mainspring.service.answers.completion import EndedView
 from mainspring.service.answers.dead import ChangedView, DeadPage
 from mainspring.service.answers.failures import GroupPage, GroupView, RetriedView
 from mainspring.service.answers.leases import ClaimView, LeaseView, LeftView, PulseView, ReplyView, ReportView
@@ -17,6 +18,7 @@ from mainspring.service.answers.numbers import CompletionsView, NumbersView, Sta
 from mainspring.service.answers.orders import OrderView
 from mainspring.service.answers.people import PeoplePage, PersonOccasions, PersonView, UpcomingList, UpcomingView
 from mainspring.service.answers.probes import QueueStats, SchedulerHealth
+from mainspring.service.answers.secrets import SecretList, SecretTextView, SecretView
 from mainspring.service.answers.signals import SignalView
 from mainspring.service.answers.users import UserView
 from mainspring.service.schedule_views import (
@@ -91,6 +93,7 @@ __all__ = [
     "CompletionsView",
     "DeadPage",
     "DiffView",
+    "EndedView",
     "EnqueuedView",
     "GroupPage",
     "GroupView",
@@ -127,6 +130,9 @@ __all__ = [
     "ScheduleList",
     "ScheduleView",
     "SchedulerHealth",
+    "SecretList",
+    "SecretTextView",
+    "SecretView",
     "SettingList",
     "SettingView",
     "SignalView",

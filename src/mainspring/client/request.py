@@ -15,7 +15,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from mainspring.client.errors import ServiceError, UnexpectedAnswer, error_of
 
-LENGTH_SHOWN = 200  # characters of an answer that is not one of the service
+LENGTH_SHOWN = 200  # bytes of an answer that is not one of the service
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,11 @@ class Answer:
         return error_of(self.status, problem if isinstance(problem, dict) else {}, self.retry_after)
 
     def unexpected(self, why: str) -> UnexpectedAnswer:
-        shown = self.body[: LENGTH_SHOWN * 4].decode("utf-8", "replace")[:LENGTH_SHOWN]
+        """Return the error for an answer that cannot be read. It does not show JSON, which may have secrets inside."""
         hint = "check that the URL is the service's, and that client and service have versions that fit"
-        return UnexpectedAnswer(
-            f"cannot read the answer with status {self.status}: {why}; {hint}. It begins: {shown!r}"
-        )
+        is_json = "json" in self.headers.get("content-type", "")
+        shown = "" if is_json else f". It begins: {self.body[:LENGTH_SHOWN].decode('utf-8', 'replace')!r}"
+        return UnexpectedAnswer(f"cannot read the answer with status {self.status}: {why}; {hint}{shown}")
 
     @property
     def retry_after(self) -> float | None:

@@ -14,13 +14,13 @@ from mainspring.features.durable.signals import waiting_key
 from mainspring.job import Job, Status
 from mainspring.outgoing.client import MAX_ANSWER
 from mainspring.projects import key_in
+from mainspring.service.answers.completion import EndedView
 from mainspring.service.bodies import Body
 from mainspring.service.problems import Problem
 from mainspring.service.push import TASK, signal_key
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs
 from mainspring.service.separation import jobs_of
 from mainspring.service.tokens import Scope
-from mainspring.service.views import View
 
 router = Router(prefix="/v1", tags=["push"])
 SIGNAL_ID = "end"  # the first report counts; a repeated one is the same signal
@@ -33,11 +33,6 @@ class CompleteBody(Body):
 class FailBody(Body):
     error: Annotated[str, StringConstraints(min_length=1, max_length=4_000)] = Field(description="what went wrong")
     retry: bool = Field(default=True, description="false: the job becomes a dead letter, even if attempts are left")
-
-
-class EndedView(View):
-    id: str
-    accepted: bool = Field(description="a worker ends the job at once; the job shows when it has")
 
 
 @router.post(

@@ -20,6 +20,7 @@ from mainspring.features.schedules.storage import StoredSchedule
 from mainspring.job import Job
 from mainspring.json_data import plain
 from mainspring.json_schedules import plain_changes, plain_courses, plain_rows, plain_schedule, state_of
+from mainspring.service import schedule_bodies as bodies
 from mainspring.service import schedule_views as views
 from mainspring.service.bodies import Instant
 from mainspring.service.enqueue import prepared
@@ -63,7 +64,7 @@ async def shown(app: Mainspring, stored: StoredSchedule, status: int = 200) -> R
 
 
 @router.post("/schedules:preview", response_model=views.PreviewView, summary="Preview a rule", **needs(Scope.READ))
-async def preview_rule(request: Request, body: views.PreviewBody) -> Response:
+async def preview_rule(request: Request, body: bodies.PreviewBody) -> Response:
     """Return the coming times of any rule. Nothing is saved."""
     schedule, since = body.schedule(), body.since or app_of(request).now()
     rows = await asyncio.to_thread(preview_schedule, schedule, since, body.limit, reader=body.reader)
@@ -74,7 +75,7 @@ async def preview_rule(request: Request, body: views.PreviewBody) -> Response:
     "/schedules:simulate", response_model=views.SimulationView, summary="Simulate schedules", **needs(Scope.READ)
 )
 async def simulate_schedules(
-    request: Request, body: Annotated[views.SimulateBody, Body(default_factory=views.SimulateBody)]
+    request: Request, body: Annotated[bodies.SimulateBody, Body(default_factory=bodies.SimulateBody)]
 ) -> Response:
     """Return what schedules would do in the coming days. Each job counts as done at once; nothing is run or saved."""
     app = app_of(request)
@@ -146,7 +147,7 @@ async def show_ledger(
     "/schedules/{schedule_id:path}/diff", response_model=views.DiffView, summary="Compare a change",
     **needs(Scope.READ),
 )  # fmt: skip
-async def diff(request: Request, schedule_id: ScheduleId, body: views.DiffBody) -> Response:
+async def diff(request: Request, schedule_id: ScheduleId, body: bodies.DiffBody) -> Response:
     """Return which times a change would add, remove or move. Nothing is saved."""
     app = app_of(request)
     before, now, schedule = await app.schedules.get(schedule_id), app.now(), body.schedule()
@@ -184,7 +185,7 @@ async def show_schedule(request: Request, schedule_id: ScheduleId) -> Response:
 async def put_schedule(
     request: Request,
     schedule_id: ScheduleId,
-    body: views.ScheduleBody,
+    body: bodies.ScheduleBody,
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
@@ -213,7 +214,7 @@ async def found(app: Mainspring, schedule_id: str) -> StoredSchedule | None:
 async def pause_schedule(
     request: Request,
     schedule_id: ScheduleId,
-    body: Annotated[views.PauseBody, Body(default_factory=views.PauseBody)],
+    body: Annotated[bodies.PauseBody, Body(default_factory=bodies.PauseBody)],
 ) -> Response:
     """Stop a schedule from firing for now. Times within the pause are not fired later."""
     app, actor = app_of(request), caller_of(request).actor

@@ -10,13 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.json_data import plain
+from mainspring.service.answers.secrets import SecretList, SecretTextView
 from mainspring.service.bodies import Body
 from mainspring.service.problems import Problem
 from mainspring.service.request_fields import SecretName
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs, secrets_of
 from mainspring.service.secrets import Secret
 from mainspring.service.tokens import Scope
-from mainspring.service.views import Moment, View
 
 router = Router(prefix="/v1", tags=["push"])
 
@@ -29,22 +29,6 @@ class RotateBody(Body):
 
 class SecretBody(RotateBody):
     name: SecretName
-
-
-class SecretView(View):
-    """A secret without its text."""
-
-    name: str
-    created_at: Moment
-    created_by: str
-
-
-class SecretTextView(SecretView):
-    texts: list[str] = Field(description="requests are signed with each of them; the newest is the first")
-
-
-class SecretList(View):
-    secrets: list[SecretView]
 
 
 def secret_data(secret: Secret) -> dict[str, Any]:

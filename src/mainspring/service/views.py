@@ -292,4 +292,4 @@ class TokenList(View):
 
 class NewTokenView(View):
     token: TokenView
-    text: str = Field(description="the token itself; it is shown only now")
+    text: str = Field(description="the token itself; it is shown only now", repr=False)

@@ -8,7 +8,7 @@ from typing import Any
 from typing_extensions import Unpack
 
 from mainspring.client.inputs import JobConditions, JobEdit, JobFilter, Length, Sort, filter_query, given
-from mainspring.client.models import CancelledView, ChangedView, DeadPage, JobDetail, JobPage, JobView
+from mainspring.client.models import CancelledView, ChangedView, DeadPage, EndedView, JobDetail, JobPage, JobView
 from mainspring.client.operation import Given, Resource, S, listing, operation, procedure
 from mainspring.client.request import seconds
 from mainspring.client.resources.paging import PAGE_SIZE, all_pages
@@ -91,6 +91,16 @@ class Jobs(Resource[S]):
     def delete(self, job_id: str, *, reason: str = "") -> Given:
         """Delete a job that does not run."""
         return Given({"job_id": job_id}, {"reason": reason})
+
+    @operation("POST", "/v1/jobs/{job_id}:complete", EndedView)
+    def complete(self, job_id: str, result: Any = None) -> Given:
+        """Complete a pushed job whose receiver has answered 202."""
+        return Given({"job_id": job_id}, body={"result": result})
+
+    @operation("POST", "/v1/jobs/{job_id}:fail", EndedView)
+    def fail(self, job_id: str, error: str, *, retry: bool = True) -> Given:
+        """Let the attempt of a pushed job fail. With `retry=False` the job is a dead letter at once."""
+        return Given({"job_id": job_id}, body={"error": error, "retry": retry})
 
     @procedure
     def wait(self, job_id: str, timeout: Length | None = None) -> Steps[JobView]:

@@ -1,4 +1,4 @@
-"""Tasks, queues, workers, tokens and health."""
+"""Tasks, queues, workers, tokens, secrets and health."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from mainspring.client.models import (
     QueueStats,
     ResumedView,
     SchedulerHealth,
+    SecretList,
+    SecretTextView,
     TaskList,
     TaskView,
     TokenList,
@@ -104,6 +106,35 @@ class Tokens(Resource[S]):
     def revoke(self, token_id: str) -> Given:
         """Revoke a token. It works for up to five more seconds."""
         return Given({"token_id": token_id})
+
+
+class Secrets(Resource[S]):
+    """Secrets that sign requests to others."""
+
+    @operation("GET", "/v1/secrets", SecretList)
+    def list(self) -> Given:
+        """Return the secrets, without their texts."""
+        return Given()
+
+    @operation("GET", "/v1/secrets/{name}", SecretTextView)
+    def get(self, name: str) -> Given:
+        """Return a secret with its texts: receivers need them to verify signatures."""
+        return Given({"name": name})
+
+    @operation("POST", "/v1/secrets", SecretTextView, once=True)
+    def create(self, name: str, *, secret: str | None = None) -> Given:
+        """Create a secret, with a text of your own or a new one."""
+        return Given(body=given({"name": name, "secret": secret}))
+
+    @operation("POST", "/v1/secrets/{name}:rotate", SecretTextView, once=True)
+    def rotate(self, name: str, *, secret: str | None = None) -> Given:
+        """Replace a secret. For 24 hours, requests are signed with the new and the old one."""
+        return Given({"name": name}, body=given({"secret": secret}))
+
+    @operation("DELETE", "/v1/secrets/{name}", type(None))
+    def delete(self, name: str) -> Given:
+        """Delete a secret."""
+        return Given({"name": name})
 
 
 class Health(Resource[S]):
