@@ -16,6 +16,7 @@ from mainspring.service.public_tokens import PREFIX
 PUBLIC_PATHS = "/v1/public/"
 SOCKET_PATH = "/v1/public/events/ws"
 STATIC_PATHS = "/static/"  # without a token: a script element cannot send one
+PATHS = (PUBLIC_PATHS, STATIC_PATHS)
 ONLY_PUBLIC = f"a public token opens {PUBLIC_PATHS}… only, for the jobs or the target that it names"
 
 Headers = list[tuple[bytes, bytes]]
@@ -48,11 +49,11 @@ async def answer_preflight(send: Callable[[MutableMapping[str, Any]], Awaitable[
     await send({"type": "http.response.body", "body": b""})
 
 
-def headers_for(scope: Scope, path: str) -> Headers:
-    """Return what lets a page of another origin read the answer, also if it is an error."""
+def opened(headers: Headers, scope: Scope, path: str) -> Headers:
+    """Return the headers with what lets a page of another origin read the answer, also if it is an error."""
     if path.startswith(STATIC_PATHS):
-        return STATIC
-    return READABLE if path.startswith(PUBLIC_PATHS) and has_public_token(scope) else []
+        return [*dict(reversed(headers)).items(), *STATIC]  # a file says itself for how long it can be kept
+    return [*headers, *READABLE] if has_public_token(scope) else headers
 
 
 def has_public_token(scope: Scope) -> bool:

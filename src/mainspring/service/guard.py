@@ -298,12 +298,6 @@ class Connection:
             raise Problem("forbidden", "pages of other sites may not use this service from a browser")
 
 
-def with_security(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Add the headers of every answer. A route may have said for how long its answer can be kept."""
-    given = {name for name, _ in headers}
-    return [*headers, *((name, value) for name, value in SECURITY_HEADERS if name not in given)]
-
-
 class Socket(Connection):
     """A WebSocket that a client asks for."""
 
@@ -372,8 +366,10 @@ class Request(Connection):
         if message["type"] == "http.response.start":
             self._status = message["status"]
             self._answered = time.monotonic()
-            headers = [*message.get("headers", ()), (b"x-request-id", self.id.encode())]
-            message["headers"] = with_security(headers + cross_origin.headers_for(self._scope, self.path))
+            headers = [*message.get("headers", ()), (b"x-request-id", self.id.encode()), *SECURITY_HEADERS]
+            if self.path.startswith(cross_origin.PATHS):
+                headers = cross_origin.opened(headers, self._scope, self.path)
+            message["headers"] = headers
         await self._send(message)
 
     async def answer(self, problem: Problem) -> None:
