@@ -434,6 +434,17 @@ async def test_a_stream_ends_when_the_token_that_made_its_token_is_revoked(app: 
         assert last.data == {"reason": "revoked"}
 
 
+async def test_a_stream_ends_when_its_signing_key_is_forgotten(
+    app: Mainspring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mainspring.service.signing_keys.FRESH_FOR", 0.0)
+    async with serving_events(app, QUICK) as served:
+        client = await follow(served, await made_in(served, jobs=("x",)))
+        await SigningKeys(app.store).rotate(actor="ana", forget=True)  # by another process
+        (last,) = await client.rest()
+        assert last.data == {"reason": "revoked"}
+
+
 async def test_a_public_token_has_so_many_streams_of_its_own(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers of one page do not use up the streams of another page, or of the program that made both tokens."""
     monkeypatch.setattr("mainspring.service.live.MOST_STREAMS", 1)

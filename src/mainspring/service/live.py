@@ -255,6 +255,15 @@ class Live:
             if stream.caller.token is not None and stream.caller.token.id in ids - allowed:
                 stream.end("revoked")
         await self._check_sessions()
+        await self._check_signing_keys()
+
+    async def _check_signing_keys(self) -> None:
+        """End the streams of public tokens whose key was forgotten."""
+        keys = {stream.caller.grant.key for stream in self._streams if stream.caller.grant is not None}
+        forgotten = {key for key in keys if await self._tokens.signing_keys.find(key) is None}
+        for stream in list(self._streams):
+            if stream.caller.grant is not None and stream.caller.grant.key in forgotten:
+                stream.end("revoked")
 
     async def _check_sessions(self) -> None:
         ids = {stream.caller.session for stream in self._streams if stream.caller.session}
@@ -265,7 +274,7 @@ class Live:
 
     def _end_all_with_tokens(self) -> None:
         for stream in list(self._streams):
-            if stream.caller.token is not None:
+            if stream.caller.token is not None or stream.caller.grant is not None:
                 stream.end("failed")
 
     def _stop_checking(self) -> None:

@@ -13,6 +13,7 @@ from starlette.websockets import WebSocket
 
 from mainspring.clock import to_datetime
 from mainspring.errors import JobNotFound
+from mainspring.features.durable.states import states_of
 from mainspring.job import Job, Status
 from mainspring.json_data import plain
 from mainspring.service import views
@@ -40,7 +41,7 @@ from mainspring.service.tokens import Scope
 from mainspring.stores.feed import ChangeFilter, parse_cursor
 from mainspring.stores.protocol import Filter
 
-MOST_OF_TARGET = 50  # jobs of a target that a list shows, the newest first
+MOST_OF_TARGET = 20  # jobs of a target that a list shows, the newest first
 router = Router(prefix="/v1", tags=["public tokens"])
 
 
@@ -148,7 +149,7 @@ def grant_of(request: Request) -> Grant:
     "/public/jobs", response_model=PublicJobList, summary="List the jobs of a public token", **needs_public_token()
 )
 async def list_public_jobs(request: Request) -> Response:
-    """Return the jobs that the token names and that still exist, or the newest 50 of its target."""
+    """Return the jobs that the token names and that still exist, or the newest 20 of its target."""
     grant = grant_of(request)
     where = Filter(ids=grant.jobs)
     if grant.target is not None:
@@ -177,7 +178,8 @@ async def show_public_job(request: Request, job_id: str) -> Response:
 
 
 async def public_data(request: Request, job: Job, grant: Grant) -> dict[str, Any]:
-    steps = await app_of(request).jobs.steps(job.id)
+    app = app_of(request)
+    steps = states_of(job, await app.store.steps(job.id), app.now())
     names = ("id", "status", "progress", "created_at", "started_at", "finished_at")
     return {
         **{name: plain(getattr(job, name)) for name in names},

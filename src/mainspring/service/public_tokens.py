@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mainspring.clock import Millis
@@ -41,6 +41,7 @@ class Grant:
     target: tuple[str, str] | None = None
     with_result: bool = False
     id: str = ""  # tells tokens apart, and is not a secret
+    key: str = ""  # the id of the key that signed it
 
     def covers(self, job: Job) -> bool:
         return job.id in self.jobs or (self.target is not None and job.target == self.target)
@@ -106,7 +107,8 @@ class PublicTokens:
             return None
         if not hmac.compare_digest(encode(key.sign(f"{PURPOSE}.{claims}")), signature):
             return None
-        return from_claims(json.loads(decode(claims)), hashlib.sha256(text.encode()).hexdigest()[:16])
+        grant = from_claims(json.loads(decode(claims)))
+        return replace(grant, id=hashlib.sha256(text.encode()).hexdigest()[:16], key=key_id)
 
 
 def check(jobs: tuple[str, ...], target: tuple[str, str] | None, ttl: float) -> None:
@@ -127,7 +129,7 @@ def to_claims(grant: Grant) -> dict[str, Any]:
     return {**claims, "result": True} if grant.with_result else claims
 
 
-def from_claims(claims: dict[str, Any], token_id: str) -> Grant:
+def from_claims(claims: dict[str, Any]) -> Grant:
     target = claims.get("target")
     return Grant(
         expires_at=claims["exp"],
@@ -135,7 +137,6 @@ def from_claims(claims: dict[str, Any], token_id: str) -> Grant:
         jobs=tuple(claims.get("jobs", ())),
         target=None if target is None else (target[0], target[1]),
         with_result=claims.get("result", False),
-        id=token_id,
     )
 
 
