@@ -125,6 +125,7 @@ class Lines:
     def __init__(self, request: Request) -> None:
         self._request = request
         self._is_traced = bool(trace_of_headers(request.scope["headers"]))
+        self._caller = caller_of(request)
         self._plain: dict[str, Enqueuer[..., Any]] = {}  # tasks of which jobs without options were enqueued
         self._known: Sequence[str] | None = None  # all tasks, once they were listed
         self._nearest: dict[str, Sequence[str]] = {}  # to names that are unknown
@@ -134,7 +135,7 @@ class Lines:
         try:
             if body.is_plain and (task := self._plain.get(body.task)) is not None:  # as in most bulk enqueues
                 with suppress(InvalidPayload):  # it may fit what is published by now
-                    return task.prepare_data({} if body.payload is None else body.payload)
+                    return admitted(self._caller, task.prepare_data({} if body.payload is None else body.payload))
             if self._is_unknown(body.task) and not body.allow_unknown:
                 return Refusal.of(unknown(body.task, self._nearest_to(body.task)))
             line = await prepare(self._request, body)

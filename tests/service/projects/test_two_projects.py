@@ -74,6 +74,17 @@ async def test_a_job_goes_to_no_other_queue(two: Two, queue: str) -> None:
     assert [line["error"] and line["error"]["code"] for line in many["results"]] == [answer.code, None]
 
 
+@pytest.mark.parametrize("headers", [{}, {"idempotency_key": "k"}], ids=["", "with a key"])
+async def test_all_lines_of_a_bulk_enqueue_go_to_the_project(two: Two, headers: dict[str, str]) -> None:
+    plain = {"task": "welcome", "payload": {"guest": "Ada"}}
+    for _ in range(2):
+        answer = await two.a.post(
+            "/v1/jobs:bulk", {"jobs": [plain, plain, {**plain, "queue": "vip"}, plain]}, **headers
+        )
+        assert (answer.status, answer.data["failed"]) == (200, 0)
+    assert await queues(two.whole) == {"p/a/mail", "p/a/vip"}
+
+
 async def test_a_name_that_is_too_long_with_the_project_is_refused(two: Two) -> None:
     body = {"task": "welcome", "payload": {"guest": "Ada"}}
     assert (await two.a.post("/v1/jobs", {**body, "queue": "q" * 199})).code == "invalid_request"
