@@ -208,6 +208,22 @@ async def test_workers_of_one_name_are_two(two: Two) -> None:
     assert [worker["id"] for worker in workers] == ["p.a.w1"]
 
 
+async def test_a_job_that_another_project_holds_counts_as_lost(every_store: Mainspring) -> None:
+    async with two_projects(every_store) as two:
+        job_id = await put(two.a)
+        (lease,) = (await data(two.a, "POST", "/v1/leases", {"worker": "w1"}))["jobs"]
+        await data(two.a, "POST", f"/v1/jobs/{job_id}:cancel", {"reason": "hidden"})
+        held = {job_id: lease["token"]}
+        for worker in ("w1", "p.a.w1"):
+            told = await data(two.b, "POST", "/v1/leases", {"worker": worker, "held": held})
+            assert (told["pulse"]["lost"], told["pulse"]["cancelled"]) == ([job_id], {})
+            item = {"id": job_id, "token": lease["token"]}
+            told = await data(two.b, "POST", "/v1/leases:report", {"worker": worker, "items": [item]})
+            assert (told["replies"][0]["reply"], told["pulse"]["cancelled"]) == ("stale", {})
+        told = await data(two.a, "POST", "/v1/leases", {"worker": "w1", "held": held})
+        assert (told["pulse"]["lost"], told["pulse"]["cancelled"]) == ([], {job_id: "hidden"})
+
+
 async def test_a_worker_of_a_project_waits_for_its_own_jobs(two: Two) -> None:
     await put(two.b)
     claimed = await data(two.a, "POST", "/v1/leases", {"worker": "w1", "queues": ["*"], "wait": 0})
