@@ -44,7 +44,7 @@ from mainspring.published.remote import RemoteTask
 from mainspring.runtime import Runtime
 from mainspring.services import whoami
 from mainspring.stores.connect import store_of
-from mainspring.stores.documents import By
+from mainspring.stores.documents import By, current_once
 from mainspring.stores.feed import EVERY_CHANGE, Change, ChangeFilter
 from mainspring.stores.numbers import Grouping
 from mainspring.stores.protocol import AuditEntry, AuditFilter, Halt, Stats, Store, WorkerInfo
@@ -453,7 +453,8 @@ class Mainspring:
         Return as soon as all live workers have confirmed, at the latest after `wait`: a length of time, 0 to return at
         once, None for no limit. The result names the workers that have not confirmed.
         """
-        return await self._halt(Halt(actor or whoami(), reason, self.now(), until, None, not reject_new), wait)
+        halt = Halt(actor or whoami(), reason, self.now(), until, None, not reject_new, once=current_once())
+        return await self._halt(halt, wait)
 
     async def pause(
         self,
@@ -465,7 +466,8 @@ class Mainspring:
         wait: Length | None = CONFIRM_WITHIN,
     ) -> HaltResult:
         """Stop all workers from starting jobs of this queue, until `until` or `resume`. Wait and return like `halt`."""
-        return await self._halt(Halt(actor or whoami(), reason, self.now(), until, check_queue(queue)), wait)
+        halt = Halt(actor or whoami(), reason, self.now(), until, check_queue(queue), once=current_once())
+        return await self._halt(halt, wait)
 
     async def _halt(self, halt: Halt, wait: Length | None) -> HaltResult:
         seconds = seconds_of(wait)

@@ -24,6 +24,7 @@
     ├── IllegalMove               the job's status does not allow it
     ├── DedupeConflict            another live job holds the dedupe key
     ├── EditConflict              someone else has changed it since it was read; nothing was written
+    ├── AlreadyDone               the change has its key from a request that was carried out before; nothing was changed
     ├── SystemHalted              the system is halted and rejects new jobs
     ├── ClaimLost                 this run's claim was taken over; nothing it writes counts
     ├── JobFailed                 a job whose result was awaited did not complete
@@ -282,6 +283,10 @@ class InvalidPerson(MainspringError, ValueError):
     def __init__(self, message: str | None = None, problems: Iterable[tuple[str, str]] = ()) -> None:
         super().__init__(message)
         self.problems = tuple(problems)
+
+
+class AlreadyDone(MainspringError):
+    """The change has its key from a request that was carried out before. Nothing was changed."""
 
 
 class StoreError(MainspringError):

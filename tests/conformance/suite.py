@@ -31,6 +31,7 @@ from tests.conformance.halts import HaltTests
 from tests.conformance.heartbeats import HeartbeatTests
 from tests.conformance.insertion import InsertionTests
 from tests.conformance.numbers import NumbersTests
+from tests.conformance.once import OnceTests
 from tests.conformance.read import ReadTests
 from tests.conformance.remote_workers import RemoteWorkerTests
 from tests.conformance.retention import RetentionTests
@@ -61,6 +62,7 @@ class StoreConformance(
     NumbersTests,
     TransferTests,
     DocumentTests,
+    OnceTests,
     WakeupTests,
     BoundTests,
     HeartbeatTests,

@@ -38,7 +38,7 @@ def note_of_change(action: Action, by: By, where: Filter, edit: Edit | None) -> 
 
 
 def note_of_halt(halt: Halt) -> Note:
-    return Note(By(halt.actor, halt.reason), action_of_halt(halt), detail_of_halt(halt))
+    return Note(By(halt.actor, halt.reason, once=halt.once), action_of_halt(halt), detail_of_halt(halt))
 
 
 def note_of_resume(by: By, queue: str | None) -> Note:

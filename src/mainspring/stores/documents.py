@@ -3,11 +3,18 @@
 Documents are read by key, in the order of their group, or when they come due. A writer states which version it has
 seen. If another process has written since, nothing is written. So any number of processes may attempt the same work,
 and exactly one of them does it. Documents that must change together, and the jobs that follow from them, form a bundle.
+
+A change can also write the document of a key that its caller has chosen (`By.once`, `Bundle.once`): the change and the
+document are one commit, and a second change with the same key is refused. So a request that is repeated has its effect
+once. The part of the program that knows the key (the service) need not know where the commit is: it names the key for
+the current context, see `using_key`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -52,6 +59,35 @@ class Write:
     recorded: bool = False  # the write is a change that readers of the change feed see
 
 
+# -- changes with a key ---------------------------------------------------------------------------
+
+OnceWriter = Callable[[Mapping[str, Any]], Write | None]
+"""Makes the write of a key's document, with some data about the change."""
+
+_ONCE: ContextVar[OnceWriter | None] = ContextVar("mainspring_once", default=None)
+
+
+def current_once(**about: Any) -> Write | None:
+    """Return the write of the current context's key; None if it has no key.
+
+    Its `version` identifies the request. A store writes it together with a change if the document does not exist, and
+    skips it if the document has this version: one request may make several commits. Otherwise another request has used
+    the key: the store changes nothing and raises AlreadyDone.
+    """
+    make = _ONCE.get()
+    return None if make is None else make(about)
+
+
+@contextmanager
+def using_key(make: OnceWriter | None) -> Iterator[None]:
+    """Let all changes that are made in this block use a key; None: no key, for what is not the effect of a request."""
+    before = _ONCE.set(make)
+    try:
+        yield
+    finally:
+        _ONCE.reset(before)
+
+
 @dataclass(frozen=True, slots=True)
 class By:
     """Who makes a change by hand, and why. The store writes it into the audit log."""
@@ -60,10 +96,13 @@ class By:
     reason: str = ""
     operation: str = field(default_factory=new_id)  # all pages of one operation share one audit entry
     audited: bool = True  # False: not made by a person (an enqueue replaces the pending job); leaves no entry
+    once: Write | None = field(default=None, compare=False, repr=False)  # see `current_once`; None: the context's
 
     def __post_init__(self) -> None:
         check_searched(self.actor, "actor")
         check_searched(self.reason, "reason")
+        if self.once is None and self.audited and _ONCE.get() is not None:
+            object.__setattr__(self, "once", current_once(operation=self.operation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +125,11 @@ class Bundle:
     jobs: tuple[NewJob, ...] = ()
     note: Note | None = None
     spread: bool = False  # wake workers (Wake.STATE): they cache these documents, and must read them again at once
+    once: Write | None = None  # see `current_once`; None: that of the note
 
     def __post_init__(self) -> None:
+        if self.once is None and self.note is not None:
+            self.once = self.note.by.once
         if len(self.writes) > 1 and len({write.key for write in self.writes}) < len(self.writes):
             msg = f"a bundle may write each document only once: {[write.key for write in self.writes]}"
             raise ValueError(msg)

@@ -15,6 +15,10 @@ These rules hold for all of them:
   the end of a job that is not live is due at once; stores with transactions decide that in the same commit. For other
   keys, the caller that suspends checks once more afterwards whether the event has happened, and the caller of `wake`
   calls it after the event was written: so one of the two sees the other.
+- A change by hand, a halt and a bundle may bring the document of a key (`once`, see `current_once` in documents.py). It
+  is committed together with the change, at the latest with the first job that a change by filter changes. If another
+  request has used the key, nothing is changed and `AlreadyDone` is raised. A call that changes nothing leaves no
+  document, and may be answered as usual although the key was used.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ from mainspring.job import (
 )
 from mainspring.names import check_searched
 from mainspring.queue_patterns import EVERY, is_among
-from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
+from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing, Write
 from mainspring.stores.feed import ChangePage
 from mainspring.stores.numbers import Figure, NumbersQuery
 from mainspring.stores.records import Kind, Record, RecordPage
@@ -323,6 +327,7 @@ class Halt:
     queue: str | None = None
     accept: bool = True  # True: new jobs are accepted for later; False: rejected with SystemHalted
     number: int = field(default=0, compare=False)  # grows with each halt of a store; filled in by the store
+    once: Write | None = field(default=None, compare=False, repr=False)  # as By.once, for the call of `Store.halt`
 
     def __post_init__(self) -> None:
         check_searched(self.actor, "actor")

@@ -38,6 +38,7 @@ from mainspring.stores.dynamodb.items import (
     ttl,
 )
 from mainspring.stores.dynamodb.journal import JOURNAL, Hint
+from mainspring.stores.dynamodb.once import once_actions
 from mainspring.stores.dynamodb.read import JobSearch
 from mainspring.stores.dynamodb.table import Action as Write
 from mainspring.stores.dynamodb.table import Table, together
@@ -109,6 +110,7 @@ async def try_out(table: Table, rows: Sequence[Row], request: ChangeRequest) -> 
 async def carry_out(table: Table, rows: Sequence[Row], request: ChangeRequest) -> Effect:
     """Change the jobs. Those with a dedupe key are retried one after the other: one may conflict with the next."""
     effect = Effect()
+    rows = await use_key(table, rows, request, effect)
     await together([carry_out_one(table, row, request, effect) for row in rows if not may_conflict(row, request)])
     for row in rows:
         if may_conflict(row, request):
@@ -118,18 +120,29 @@ async def carry_out(table: Table, rows: Sequence[Row], request: ChangeRequest) -
     return effect
 
 
+async def use_key(table: Table, rows: Sequence[Row], request: ChangeRequest, effect: Effect) -> Sequence[Row]:
+    """Change jobs together with the document of the request's key until one is changed; return the other jobs."""
+    remaining = list(rows)
+    while remaining and not effect.changed and not effect.requested and await once_actions(table, request.by.once):
+        await carry_out_one(table, remaining.pop(0), request, effect, uses_key=True)
+    return remaining
+
+
 def may_conflict(row: Row, request: ChangeRequest) -> bool:
     return request.action is Action.RETRY and "dedupe_key" in row
 
 
-async def carry_out_one(table: Table, row: Row, request: ChangeRequest, effect: Effect) -> None:
+async def carry_out_one(
+    table: Table, row: Row, request: ChangeRequest, effect: Effect, *, uses_key: bool = False
+) -> None:
     """Change a job if it is still as it was read. If it has changed meanwhile, decide again from its new state."""
     current: Row | None = row
     for _ in range(MAX_TRIES):
         if current is None or status_of(current) not in ALLOWED[request.action]:
             return
         try:
-            effect.add(await change_one(table, current, request))
+            once = await once_actions(table, request.by.once) if uses_key else []
+            effect.add(await change_one(table, current, request, once))
         except ConditionFailed as failed:
             current = unpack(failed.item) if failed.item else None
         except Cancelled:
@@ -138,13 +151,13 @@ async def carry_out_one(table: Table, row: Row, request: ChangeRequest, effect: 
             return
 
 
-async def change_one(table: Table, row: Row, request: ChangeRequest) -> ChangePlan:
+async def change_one(table: Table, row: Row, request: ChangeRequest, once: Sequence[Write] = ()) -> ChangePlan:
     job = state_of(row)
     wanted = wanted_keys(request, [job])
     found = await key_of(table, wanted[0]) if wanted else None
     holder = await live_holder(table, found)
     planned = plan(request, [job], {wanted[0]: holder} if holder else {}, table.clock.now())
-    recorded = Recorded(request, Hint(table), [*feed.ended(planned.ended), *feed.by_hand(planned, request)])
+    recorded = Recorded(request, Hint(table), [*feed.ended(planned.ended), *feed.by_hand(planned, request)], once)
     for _, conclusion in planned.ended:
         await cancel(table, row, conclusion, recorded, PendingInserts(table, jobs_after(planned.ended)))
     if planned.requested:
@@ -217,6 +230,7 @@ class Recorded:
     request: ChangeRequest
     hint: Hint
     entries: Sequence[Entry]
+    once: Sequence[Write] = ()  # the document of the request's key
 
     def update(self, table: Table, row: Row, changes: Mapping[str, Any], only_if: Sequence[Condition]) -> Write:
         lines = self.hint.journal(row["SK"], self.entries)
@@ -226,7 +240,8 @@ class Recorded:
 
 async def write(table: Table, row: Row, changes: Mapping[str, Any], recorded: Recorded, *more: Write) -> None:
     change = recorded.update(table, row, changes, unchanged(row))
-    await table.transact(change, *more, *line(table, row, recorded.request), *recorded.hint.actions())
+    lines = line(table, row, recorded.request)
+    await table.transact(change, *more, *lines, *recorded.once, *recorded.hint.actions())
 
 
 # -- cancel ---------------------------------------------------------------------------------------------
@@ -236,7 +251,8 @@ async def ask_to_stop(table: Table, row: Row, columns: Mapping[str, Any], record
     """Ask a running job to stop: its worker is notified and ends it."""
     same = [equals("status", row["status"]), equals("token", row["token"])]
     change = recorded.update(table, row, to_attributes(columns), same)
-    await table.transact(change, *line(table, row, recorded.request), *recorded.hint.actions())
+    lines = line(table, row, recorded.request)
+    await table.transact(change, *lines, *recorded.once, *recorded.hint.actions())
     table.local_workers.warn(row.get("locked_by", ""))
 
 
@@ -333,7 +349,8 @@ async def remove(table: Table, row: Row, recorded: Recorded) -> None:
     hint.add(recorded.entries)
     same_journal = [has_size(JOURNAL, len(journal))] if journal else [absent(JOURNAL)] if hint.is_on else []
     gone = delete(table.job_key(row["SK"]), [*unchanged(row), *same_journal])
-    left = [*left_by(wakeup, steps.note(row, table.clock.now())), *await free_key(table, row), *hint.actions()]
+    left = [*left_by(wakeup, steps.note(row, table.clock.now())), *await free_key(table, row)]
+    left += [*recorded.once, *hint.actions()]
     if left:
         await table.transact(("Delete", gone), *left)
     else:
@@ -364,14 +381,14 @@ async def forget_belongings(table: Table, row: Row) -> None:
 
 async def halt(table: Table, wanted: Halt) -> Halt:
     standing = next((other for other in await halts.standing(table) if other.queue == wanted.queue), None)
-    written = await halts.write(table, combined(standing, wanted))
+    written = await halts.write(table, combined(standing, wanted), await once_actions(table, wanted.once))
     await write_entry(table, note_of_halt(wanted))
     table.local_workers.tell_all(Wake.HALTS)
     return written
 
 
 async def resume(table: Table, by: By, queue: str | None) -> bool:
-    if not await halts.remove(table, queue, by.actor):
+    if not await halts.remove(table, queue, by.actor, await once_actions(table, by.once)):
         return False
     await write_entry(table, note_of_resume(by, queue))
     table.local_workers.wake([queue or "*"])

@@ -1,14 +1,16 @@
-"""Documents as items: their keys, and the list of the collections that have been used."""
+"""Documents as items: their keys, conditional writes of them, and the list of the collections that have been used."""
 
 from __future__ import annotations
 
+from mainspring.clock import Millis
 from mainspring.errors import StoreError
-from mainspring.stores.documents import Key, Write
+from mainspring.stores.documents import ABSENT, Document, Key, Write
 from mainspring.stores.dynamodb.client import Item
+from mainspring.stores.dynamodb.filters import unexpired
 from mainspring.stores.dynamodb.insertion import MAX_ITEM_BYTES
-from mainspring.stores.dynamodb.items import key, stamp, text, ttl
-from mainspring.stores.dynamodb.table import Table
-from mainspring.stores.dynamodb.values import Row, pack, put, size
+from mainspring.stores.dynamodb.items import key, stamp, text, text_of, ttl, unstamp
+from mainspring.stores.dynamodb.table import Action, Table
+from mainspring.stores.dynamodb.values import Condition, Row, delete, equals, pack, put, put_item, size
 
 SEPARATOR = "\0"  # sorts before every other character, so groups keep their order
 
@@ -42,6 +44,37 @@ def to_item(write: Write) -> Item:
         msg = f"document {write.key} would take {needed // 1024} KB; DynamoDB keeps up to {MAX_ITEM_BYTES // 1024} KB"
         raise StoreError(msg)
     return item
+
+
+def to_document(row: Row) -> Document:
+    group, _, name = row["SK"].partition(SEPARATOR)
+    return Document(
+        key=Key(row["PK"].removeprefix("doc#"), group, name),
+        data=text_of("data", row) or "",
+        version=row["version"],
+        due_at=unstamp(row["rank"].partition("#")[0]) if "rank" in row else None,
+        expires_at=unstamp(row["expires_at"]) if "expires_at" in row else None,
+    )
+
+
+def is_alive(row: Row, now: Millis) -> bool:
+    return "expires_at" not in row or row["expires_at"] > stamp(now)
+
+
+def to_action(write: Write, now: Millis) -> Action:
+    """Return the write with a condition for the expected version. An expired document counts as absent.
+
+    The service checks what `accepted` (stores/documents.py) decides in the other stores.
+    """
+    expected: list[Condition] = []
+    if write.expected == ABSENT:
+        expired = "(attribute_not_exists({name}) OR expires_at <= {value})"
+        expected = [Condition(expired, "PK", stamp(now))]
+    elif write.expected is not None:
+        expected = [equals("version", write.expected), unexpired(now)]
+    if write.data is None:
+        return "Delete", delete(item_key(write.key), expected)
+    return "Put", put_item(to_item(write), expected)
 
 
 async def register_collections(table: Table, collections: set[str]) -> None:

@@ -12,16 +12,14 @@ from collections.abc import Sequence
 from itertools import chain
 
 from mainspring.clock import Millis
-from mainspring.errors import StoreBusy, StoreError
+from mainspring.errors import AlreadyDone, StoreBusy, StoreError
 from mainspring.job import Inserted
 from mainspring.stores.documents import (
-    ABSENT,
     Bundle,
     Document,
     Due,
     Key,
     Listing,
-    Write,
     accepted,
     comes_soon,
     is_there,
@@ -33,10 +31,12 @@ from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.document_items import (
     SEPARATOR,
     due_place,
+    is_alive,
     item_key,
     partition,
     register_collections,
-    to_item,
+    to_action,
+    to_document,
 )
 from mainspring.stores.dynamodb.filters import unexpired
 from mainspring.stores.dynamodb.insertion import (
@@ -46,30 +46,13 @@ from mainspring.stores.dynamodb.insertion import (
     named_among,
     register_queues,
 )
-from mainspring.stores.dynamodb.items import PLACES, dedupe_key, key, stamp, text_of, unstamp
+from mainspring.stores.dynamodb.items import PLACES, dedupe_key, key, stamp
+from mainspring.stores.dynamodb.once import once_actions
 from mainspring.stores.dynamodb.table import TRANSACTION, Action, Table, together
-from mainspring.stores.dynamodb.values import Condition, Row, delete, equals, put_item
+from mainspring.stores.dynamodb.values import Condition, Row, delete, equals
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.halts import refuse_while_halted
 from mainspring.stores.protocol import Wake
-
-# -- as items -------------------------------------------------------------------------------------------
-
-
-def to_document(row: Row) -> Document:
-    group, _, name = row["SK"].partition(SEPARATOR)
-    return Document(
-        key=Key(row["PK"].removeprefix("doc#"), group, name),
-        data=text_of("data", row) or "",
-        version=row["version"],
-        due_at=unstamp(row["rank"].partition("#")[0]) if "rank" in row else None,
-        expires_at=unstamp(row["expires_at"]) if "expires_at" in row else None,
-    )
-
-
-def is_alive(row: Row, now: Millis) -> bool:
-    return "expires_at" not in row or row["expires_at"] > stamp(now)
-
 
 # -- writing --------------------------------------------------------------------------------------------
 
@@ -136,22 +119,6 @@ def apart(bundles: Sequence[Bundle]) -> list[list[int]]:
     return list(groups.values())
 
 
-def to_action(write: Write, now: Millis) -> Action:
-    """Return the write with a condition for the expected version. An expired document counts as absent.
-
-    The service checks what `accepted` (stores/documents.py) decides in the other stores.
-    """
-    expected: list[Condition] = []
-    if write.expected == ABSENT:
-        expired = "(attribute_not_exists({name}) OR expires_at <= {value})"
-        expected = [Condition(expired, "PK", stamp(now))]
-    elif write.expected is not None:
-        expected = [equals("version", write.expected), unexpired(now)]
-    if write.data is None:
-        return "Delete", delete(item_key(write.key), expected)
-    return "Put", put_item(to_item(write), expected)
-
-
 class Attempt:
     """One bundle to write."""
 
@@ -161,9 +128,11 @@ class Attempt:
         self._now = now
         self._documents: list[Action] = [to_action(write, now) for write in bundle.writes]
         self._note: list[Action] = [] if bundle.note is None else note_actions(bundle.note, now)
+        self._once: list[Action] = []
         self._inserts = PendingInserts(table, bundle.jobs, named_among(bundle.jobs))
 
     async def run(self) -> list[Inserted] | None:
+        self._once = await once_actions(self._table, self._bundle.once)
         for _ in range(MAX_TRIES):
             try:
                 await self._write()
@@ -172,8 +141,10 @@ class Attempt:
             except Cancelled as cancelled:
                 if any(cancelled.failed(number) for number in range(len(self._documents))):
                     return await self._answer_again() if await self._is_there() else None
+                if self._once and cancelled.failed(len(self._documents)):
+                    raise AlreadyDone from None
                 await self._inserts.learn(cancelled)
-                if self._note and cancelled.failed(len(self._documents)):  # it is in the audit log already
+                if self._note and cancelled.failed(len(self._documents) + len(self._once)):  # in the audit log already
                     self._note = []
             else:
                 self._inserts.after_write()
@@ -182,7 +153,7 @@ class Attempt:
         raise StoreBusy(msg)
 
     async def _write(self) -> None:
-        before = [*self._documents, *self._note]
+        before = [*self._documents, *self._once, *self._note]
         actions = [*before, *self._inserts.actions(len(before))]
         self._inserts.hint.add(feed.documents(self._bundle.writes))
         actions += self._inserts.hint.actions()

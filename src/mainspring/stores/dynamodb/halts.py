@@ -18,11 +18,12 @@ from typing import Any
 from zlib import crc32
 
 from mainspring.clock import Millis, to_datetime
+from mainspring.errors import AlreadyDone
 from mainspring.stores.dynamodb import workers
-from mainspring.stores.dynamodb.client import Item
+from mainspring.stores.dynamodb.client import Cancelled, Item
 from mainspring.stores.dynamodb.items import key
 from mainspring.stores.dynamodb.journal import Hint, note_recording
-from mainspring.stores.dynamodb.table import Table
+from mainspring.stores.dynamodb.table import Action, Table
 from mainspring.stores.dynamodb.values import Condition, Row, update
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.halts import serves
@@ -75,7 +76,7 @@ def to_halt(name: str, value: Mapping[str, Any], number: int) -> Halt:
     )
 
 
-async def write(table: Table, halt: Halt) -> Halt:
+async def write(table: Table, halt: Halt, once: Sequence[Action] = ()) -> Halt:
     """Write a halt; return it with its number, or that of a later halt: workers that confirm that one saw both."""
     value = {
         "actor": halt.actor,
@@ -84,15 +85,16 @@ async def write(table: Table, halt: Halt) -> Halt:
         "until": None if halt.until is None else halt.until.isoformat(),
         "accept": halt.accept,
     }
-    await write_all(table, {attribute_of(halt.queue): value}, feed.halted(halt), add={NUMBER: 1})
+    await write_all(table, {attribute_of(halt.queue): value}, feed.halted(halt), add={NUMBER: 1}, once=once)
     written = await table.get(ours(table), consistent=True) or {}
-    return replace(halt, number=written[NUMBER])
+    return replace(halt, number=written[NUMBER], once=None)
 
 
-async def remove(table: Table, queue: str | None, actor: str) -> bool:
+async def remove(table: Table, queue: str | None, actor: str, once: Sequence[Action] = ()) -> bool:
     """Remove a halt or pause; return whether it was in force."""
     found = any(halt.queue == queue for halt in await standing(table))
-    await write_all(table, {attribute_of(queue): None}, feed.halt_ended(actor, queue) if found else None)
+    entry = feed.halt_ended(actor, queue) if found else None
+    await write_all(table, {attribute_of(queue): None}, entry, once=once if found else ())
     return found
 
 
@@ -100,13 +102,21 @@ async def write_all(
     table: Table,
     changes: Mapping[str, Any],
     entry: Entry | None,
+    *,
     add: Mapping[str, float] | None = None,
     only_if: Sequence[Condition] = (),
+    once: Sequence[Action] = (),
 ) -> None:
+    """Write all copies. `once` is the document of a key: raise AlreadyDone if another request has used it."""
     hint = Hint(table)
     hint.add([] if entry is None else [entry])
     copies = (("Update", update(copy_of(number), changes, add=add, only_if=only_if)) for number in range(HALT_COPIES))
-    await table.transact(*copies, *hint.actions())
+    try:
+        await table.transact(*once, *copies, *hint.actions())
+    except Cancelled as cancelled:
+        if once and cancelled.failed(0):
+            raise AlreadyDone from None
+        raise
 
 
 async def unconfirmed(table: Table, halt: Halt) -> list[WorkerInfo]:

@@ -20,7 +20,7 @@ from mainspring.stores.dynamodb import documents, halts, items, read, steps, wak
 from mainspring.stores.dynamodb.admin import LINE_RETENTION
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of, sum_up
-from mainspring.stores.dynamodb.document_items import register_collections
+from mainspring.stores.dynamodb.document_items import register_collections, to_action
 from mainspring.stores.dynamodb.failures import entry_of
 from mainspring.stores.dynamodb.insertion import (
     KEPT_ATTRIBUTES,
@@ -448,7 +448,7 @@ async def load_document(table: Table, record: Record) -> str | None:
     where = Key(record["collection"], record["grp"], record["id"])
     same = {name: record[name] for name in ("data", "version", "due_at", "expires_at")}
     await register_collections(table, {where.collection})
-    _, request = documents.to_action(Write(where, **same, expected=ABSENT), table.clock.now())
+    _, request = to_action(Write(where, **same, expected=ABSENT), table.clock.now())
     try:
         await table.put(request)
     except ConditionFailed as failed:

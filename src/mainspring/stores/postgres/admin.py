@@ -20,6 +20,7 @@ from mainspring.stores.postgres import steps, wakeups
 from mainspring.stores.postgres.acks import finish
 from mainspring.stores.postgres.halts import ALONE, current_halts
 from mainspring.stores.postgres.insertion import LIVE_HOLDER, insert_jobs
+from mainspring.stores.postgres.once import commit_once
 from mainspring.stores.postgres.read import Conditions
 from mainspring.stores.postgres.rows import FINISHED, FINISHED_STATE, LIVE, LIVE_STATE, is_id, to_state
 from mainspring.stores.postgres.transaction import Transaction
@@ -155,9 +156,10 @@ async def halt(transaction: Transaction, wanted: Halt) -> Halt:
         accept=halt.accept,
     )
     await write_entry(transaction, note_of_halt(wanted))
+    await commit_once(transaction, wanted.once)
     await transaction.record([feed.halted(halt)])
     transaction.halts_changed = True
-    return replace(halt, number=number)
+    return replace(halt, number=number, once=None)
 
 
 async def resume(transaction: Transaction, by: By, queue: str | None) -> bool:
@@ -165,6 +167,7 @@ async def resume(transaction: Transaction, by: By, queue: str | None) -> bool:
     await transaction.do("DELETE FROM {s}.halts WHERE queue = %(queue)s", queue=queue or "")
     if over:
         await write_entry(transaction, note_of_resume(by, queue))
+        await commit_once(transaction, by.once)
         await transaction.record([feed.halt_ended(by.actor, queue)])
         transaction.woken.add(queue or "*")
         transaction.halts_changed = True
@@ -188,6 +191,7 @@ async def write_audit(transaction: Transaction, request: ChangeRequest, ids: Seq
     if not ids or not request.by.audited:
         return
     await write_entry(transaction, note_of(request), len(ids))
+    await commit_once(transaction, request.by.once)
     if request.action is not Action.DELETE:
         await transaction.do(PUT_JOBS, operation=request.by.operation, action=str(request.action), ids=list(ids))
 

@@ -24,6 +24,7 @@ from mainspring.stores.documents import (
 from mainspring.stores.engine import feed
 from mainspring.stores.postgres import arrays, insertion
 from mainspring.stores.postgres.admin import write_entry
+from mainspring.stores.postgres.once import commit_once
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.tables import NEVER, none_if_never, or_never
 
@@ -87,8 +88,10 @@ async def write(transaction: Transaction, bundles: Sequence[Bundle]) -> list[lis
     if gone := [write.key for write in writes if write.data is None]:
         await transaction.do(DELETE, **columns_of_keys(gone))
     await transaction.record(feed.documents(writes))
-    for note in (bundle.note for bundle in taken if bundle.note is not None):
-        await write_entry(transaction, note)
+    for bundle in taken:
+        if bundle.note is not None:
+            await write_entry(transaction, bundle.note)
+        await commit_once(transaction, bundle.once)
     if puts and comes_soon(puts, await transaction.value("SELECT {now}")):
         transaction.documents = True
     transaction.state_changed |= any(bundle.spread for bundle in taken)

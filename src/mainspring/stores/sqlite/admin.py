@@ -19,6 +19,7 @@ from mainspring.stores.engine.halts import combined
 from mainspring.stores.protocol import Action, Changed, Halt
 from mainspring.stores.sqlite.acks import finish
 from mainspring.stores.sqlite.insertion import LIVE_HOLDER, LONG_PAYLOAD, insert_jobs, prepare
+from mainspring.stores.sqlite.once import commit_once
 from mainspring.stores.sqlite.read import Conditions
 from mainspring.stores.sqlite.rows import FINISHED, FINISHED_STATE, LIVE, LIVE_STATE, to_state
 from mainspring.stores.sqlite.steps import forget_steps
@@ -178,9 +179,10 @@ def halt(transaction: Transaction, halts: list[Halt]) -> list[Halt]:
         row = (halt.queue or "", halt.actor, halt.reason, to_millis(halt.since), until, int(halt.accept), number)
         transaction.execute(PUT_HALT, row)
         write_entry(transaction, note_of_halt(given))
+        commit_once(transaction, given.once)
         transaction.record([feed.halted(halt)])
         transaction.forget_halts()
-        written.append(replace(halt, number=number))
+        written.append(replace(halt, number=number, once=None))
     transaction.halts_changed = True
     return written
 
@@ -192,6 +194,7 @@ def resume(transaction: Transaction, requests: list[tuple[By, str | None]]) -> l
         transaction.execute("DELETE FROM mainspring_halts WHERE queue = ?", (queue or "",))
         if over:
             write_entry(transaction, note_of_resume(by, queue))
+            commit_once(transaction, by.once)
             transaction.record([feed.halt_ended(by.actor, queue)])
             transaction.woken.add(queue or "*")
             transaction.halts_changed = True
@@ -220,6 +223,7 @@ def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[
     if not ids or not request.by.audited:
         return
     write_entry(transaction, note_of(request), len(ids))
+    commit_once(transaction, request.by.once)
     if request.action is not Action.DELETE:
         transaction.execute(PUT_JOBS, (request.by.operation, request.action, json.dumps(ids)))
 

@@ -25,6 +25,7 @@ from mainspring.stores.documents import (
 from mainspring.stores.engine import feed
 from mainspring.stores.sqlite import insertion
 from mainspring.stores.sqlite.admin import write_entry
+from mainspring.stores.sqlite.once import commit_once
 from mainspring.stores.sqlite.transaction import Transaction, in_values
 from mainspring.stores.tables import NEVER, none_if_never, or_never
 
@@ -91,8 +92,10 @@ def write(transaction: Transaction, new: list[PreparedBundle]) -> list[list[Inse
     put(transaction, [write for write in writes if write.data is not None])
     delete(transaction, [write.key for write in writes if write.data is None])
     transaction.record(feed.documents(writes))
-    for note in (prepared.bundle.note for prepared in taken if prepared.bundle.note is not None):
-        write_entry(transaction, note)
+    for bundle in (prepared.bundle for prepared in taken):
+        if bundle.note is not None:
+            write_entry(transaction, bundle.note)
+        commit_once(transaction, bundle.once)
     if comes_soon(writes, transaction.now):
         transaction.documents = True
     transaction.state_changed |= any(prepared.bundle.spread for prepared in taken)

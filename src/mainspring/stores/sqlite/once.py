@@ -1,0 +1,28 @@
+"""The document of a key, committed with the change that uses the key."""
+
+from __future__ import annotations
+
+from mainspring.errors import AlreadyDone
+from mainspring.stores.documents import Write
+from mainspring.stores.sqlite.transaction import Transaction
+from mainspring.stores.tables import or_never
+
+USED_BY = """
+SELECT version FROM mainspring_documents WHERE collection = ? AND grp = ? AND id = ? AND expires_at > ?
+"""
+USE = """
+INSERT OR REPLACE INTO mainspring_documents (collection, grp, id, data, version, due_at, expires_at)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+
+
+def commit_once(transaction: Transaction, once: Write | None) -> None:
+    """Write the document, unless this request has written it; raise AlreadyDone if another request has."""
+    if once is None:
+        return
+    version = transaction.value(USED_BY, (*once.key, transaction.now))
+    if version is None:
+        times = or_never(once.due_at), or_never(once.expires_at)
+        transaction.execute(USE, (*once.key, once.data, once.version, *times))
+    elif version != once.version:
+        raise AlreadyDone
