@@ -453,7 +453,7 @@ class Mainspring:
         Return as soon as all live workers have confirmed, at the latest after `wait`: a length of time, 0 to return at
         once, None for no limit. The result names the workers that have not confirmed.
         """
-        halt = Halt(actor or whoami(), reason, self.now(), until, None, not reject_new, once=current_once())
+        halt = Halt(actor or whoami(), reason, self.now(), until, None, not reject_new, once=current_once(halt=""))
         return await self._halt(halt, wait)
 
     async def pause(
@@ -466,7 +466,7 @@ class Mainspring:
         wait: Length | None = CONFIRM_WITHIN,
     ) -> HaltResult:
         """Stop all workers from starting jobs of this queue, until `until` or `resume`. Wait and return like `halt`."""
-        halt = Halt(actor or whoami(), reason, self.now(), until, check_queue(queue), once=current_once())
+        halt = Halt(actor or whoami(), reason, self.now(), until, check_queue(queue), once=current_once(halt=queue))
         return await self._halt(halt, wait)
 
     async def _halt(self, halt: Halt, wait: Length | None) -> HaltResult:

@@ -72,9 +72,7 @@ def make_api(app: Mainspring, tokens: Tokens, settings: ServiceSettings, live: L
     api.router.routes[:0] = [
         Route("/v1/jobs", enqueue.enqueue, methods=["POST"]),
         Route("/v1/jobs:bulk", enqueue.enqueue_bulk, methods=["POST"]),
-        Route("/v1/leases", leases.claim, methods=["POST"]),
-        Route("/v1/leases:report", leases.report, methods=["POST"]),
-        Route("/v1/leases:leave", leases.leave, methods=["POST"]),
+        *(Route(path, handle, methods=["POST"]) for path, handle in leases.ROUTES.items()),
         WebSocketRoute("/v1/events/ws", event_socket.follow_by_socket),
     ]
     own = (

@@ -16,6 +16,7 @@ from mainspring.service.bodies import MOST_IN_BULK, NewJobBody, Reasoned
 from mainspring.service.bodies import Body as Checked
 from mainspring.service.cursors import cursor_of, last_of
 from mainspring.service.enqueue import prepared
+from mainspring.service.replay import KeyKind, known_effect
 from mainspring.service.requests import Router, answer, app_of, caller_of, location, needs, next_link
 from mainspring.service.separation import batches_of
 from mainspring.service.tokens import Scope
@@ -47,7 +48,7 @@ class BatchQuery(Checked):
     response_model=NewBatchView,
     status_code=201,
     summary="Enqueue a batch",
-    **needs(Scope.ENQUEUE, projects=True),
+    **needs(Scope.ENQUEUE, KeyKind.RESUMED, projects=True),
 )
 async def enqueue_batch(request: Request, body: BatchBody) -> Response:
     """Enqueue jobs that belong together. If one of them is invalid, none is enqueued."""
@@ -56,7 +57,10 @@ async def enqueue_batch(request: Request, body: BatchBody) -> Response:
     follow_ups = {
         name: await follow_up(request, getattr(body, name)) for name in ("on_success", "on_failure", "on_finished")
     }
-    batch = await app.batch(jobs, **follow_ups)
+    begun = known_effect(request)
+    batch = await (
+        app.batch(jobs, **follow_ups) if begun is None else app.batches.resume(begun["batch"], jobs, follow_ups)
+    )
     return answer({"id": batch.id, "jobs": batch.jobs}, 201, location(request, f"/v1/batches/{batch.id}"))
 
 

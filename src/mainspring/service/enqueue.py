@@ -21,9 +21,18 @@ from mainspring.names import check_name
 from mainspring.published.api import nearest
 from mainspring.service.bodies import BulkBody, NewJobBody
 from mainspring.service.callbacks import followed
-from mainspring.service.idempotency import Entry, IdempotencyKey, Line, Refusal, answered, enqueue_once
+from mainspring.service.idempotency import Entry, Line, Refusal, answered, enqueue_once
 from mainspring.service.problems import Problem, problem_of
-from mainspring.service.requests import answer, app_of, body_of, caller_of, location, secrets_of
+from mainspring.service.requests import (
+    answer,
+    app_of,
+    body_of,
+    caller_of,
+    key_of,
+    location,
+    replay_header,
+    secrets_of,
+)
 from mainspring.service.separation import admitted, queue_for
 from mainspring.service.tokens import Scope
 from mainspring.task import Enqueuer
@@ -79,17 +88,6 @@ def result_of(entry: Entry) -> dict[str, Any]:
     if isinstance(entry, Refusal):
         return {"id": None, "created": False, "error": {"pointer": "", "code": entry.code, "detail": entry.detail}}
     return {"id": entry.id, "created": entry.created, "error": None}
-
-
-def key_of(request: Request, raw: bytes) -> IdempotencyKey | None:
-    header = request.headers.get("idempotency-key")
-    if header is None:
-        return None
-    return IdempotencyKey.of(header, caller=caller_of(request).id, route=request.url.path, body=raw)
-
-
-def replay_header(replayed: bool) -> dict[str, str]:  # noqa: FBT001
-    return {"idempotent-replayed": "true"} if replayed else {}
 
 
 async def prepared(request: Request, body: NewJobBody, *, traced: bool = True) -> NewJob:

@@ -1,4 +1,4 @@
-"""Idempotency keys: a request that is repeated with the same key has its effect once, and the same answer.
+"""Idempotency keys of enqueues: a request that is repeated has its effect once. replay.py has those of other routes.
 
 The key is a document that is written in one bundle with the jobs of the request. So there is no state in between:
 either both are there, or neither is. The document has an entry for each line of the request, also for those that were
@@ -100,9 +100,14 @@ async def _used(app: Mainspring, key: IdempotencyKey, numbers: Iterable[int]) ->
     """Return the documents of the key that exist, by their number; raise Problem if they are of another request."""
     documents = await app.store.documents([_key(key, number) for number in numbers])
     for document in documents:
-        if json.loads(document.data)["fingerprint"] != key.fingerprint:
-            raise Problem("idempotency_key_reused", "this Idempotency-Key was used with another body; make a new one")
+        refuse_other(key, json.loads(document.data))
     return {int(document.key.id): document for document in documents}
+
+
+def refuse_other(key: IdempotencyKey, data: Mapping[str, Any]) -> None:
+    """Raise Problem if the data of a key's document are of a request with another body."""
+    if data["fingerprint"] != key.fingerprint:
+        raise Problem("idempotency_key_reused", "this Idempotency-Key was used with another body; make a new one")
 
 
 def _key(key: IdempotencyKey, number: int) -> Key:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
-from pydantic import Field, StrictBool, StrictInt, StringConstraints, TypeAdapter, model_validator
+from pydantic import Field, StrictBool, StrictInt, StringConstraints, TypeAdapter, ValidationError, model_validator
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from mainspring.app import Mainspring
+from mainspring.clock import Millis, duration
 from mainspring.errors import Failure
 from mainspring.json_data import plain
 from mainspring.leases.answers import Pulse
@@ -37,7 +38,8 @@ from mainspring.service.answers.orders import Order
 from mainspring.service.bodies import Body, Instant, Name, Reasoned, Seconds, Text
 from mainspring.service.guard import Caller
 from mainspring.service.live import Live
-from mainspring.service.requests import answer, app_of, body_of, caller_of
+from mainspring.service.replay import ANSWER_WITHIN, KeyKind, known_effect, note_effect
+from mainspring.service.requests import answer, app_of, body_of, caller_of, once, with_scope
 from mainspring.service.separation import queues_for, worker_for
 from mainspring.service.settings import LONGEST_WAIT
 from mainspring.service.system import halt_data
@@ -207,10 +209,16 @@ def pulse_data(app: Mainspring, pulse: Pulse, order: Order | None) -> dict[str, 
 
 
 async def claim(request: Request) -> Response:
+    """Claim jobs. A claim that is repeated with its idempotency key gets the jobs again that the worker still has."""
     caller = caller_of(request)
-    caller.check(Scope.LEASE, projects=True)
     body, _ = await body_of(request, CLAIM)
     app, worker, order = app_of(request), worker_for(caller, body.worker), None
+    before = known_effect(request)
+    if before is not None and (leases := await given_before(app, worker, body, before)) is not None:
+        note_effect(request, jobs={lease.id: lease.token for lease in leases})
+        held = body.held | {lease.id: lease.token for lease in leases}
+        pulse = await app.leases.heartbeat(worker, held, **served(caller))
+        return claimed(request, leases, pulse_data(app, pulse, await orders.order_for(app, worker)))
 
     async def has_order() -> bool:
         nonlocal order
@@ -230,6 +238,8 @@ async def claim(request: Request) -> Response:
     )
     batch = await unless_over(request, claiming)
     leases = () if batch is None else batch.leases
+    if leases:
+        note_effect(request, jobs={lease.id: lease.token for lease in leases})
     beat = app.leases.heartbeat
     pulse = await beat(worker, body.held, **served(caller)) if batch is None else batch.pulse
     return claimed(request, leases, pulse_data(app, pulse, order))
@@ -238,6 +248,28 @@ async def claim(request: Request) -> Response:
 def served(caller: Caller) -> dict[str, Any]:
     """Return the queues whose halts a worker is told of, and in which its jobs are."""
     return {"queues": caller.within or EVERY_QUEUE, "within": caller.within}
+
+
+async def given_before(
+    app: Mainspring, worker: str, body: ClaimBody, before: Mapping[str, Any]
+) -> Sequence[Lease] | None:
+    """Return the jobs of an earlier claim that the worker still has.
+
+    If the process that claimed has died before it could note them, these are all that the worker has and does not name;
+    None if there are none of them: then nothing was claimed, and the claim is made now.
+    """
+    held = {lease.id: lease for lease in await app.leases.held(worker)}
+    if (jobs := before.get("jobs")) is not None:
+        return [held[job_id] for job_id, token in jobs.items() if job_id in held and held[job_id].token == token]
+    return [lease for lease in held.values() if lease.id not in body.held] or None
+
+
+def longest(raw: bytes) -> Millis:
+    """Return how long a claim with this body may take, in milliseconds."""
+    try:
+        return ANSWER_WITHIN + duration(CLAIM.validate_json(raw).wait)
+    except ValidationError:  # it is refused at once
+        return ANSWER_WITHIN
 
 
 def claimed(request: Request, leases: Sequence[Lease], pulse: dict[str, Any]) -> Response:
@@ -282,7 +314,6 @@ async def disconnected(request: Request) -> None:
 
 async def report(request: Request) -> Response:
     caller = caller_of(request)
-    caller.check(Scope.LEASE, projects=True)
     body, _ = await body_of(request, REPORT)
     app, worker = app_of(request), worker_for(caller, body.worker)
     told = await app.leases.report(worker, [item.item() for item in body.items], **served(caller))
@@ -296,9 +327,15 @@ async def report(request: Request) -> Response:
 
 async def leave(request: Request) -> Response:
     caller = caller_of(request)
-    caller.check(Scope.LEASE, projects=True)
     body, _ = await body_of(request, LEAVE)
     app, worker = app_of(request), worker_for(caller, body.worker)
     await app.leases.leave(worker)
     await orders.forget_order(app, worker)
     return answer({"left": True})
+
+
+ROUTES = {
+    "/v1/leases": with_scope(once(claim, KeyKind.CLAIM, longest), Scope.LEASE, projects=True),
+    "/v1/leases:report": with_scope(once(report, KeyKind.REPEATABLE), Scope.LEASE, projects=True),
+    "/v1/leases:leave": with_scope(once(leave, KeyKind.REPEATABLE), Scope.LEASE, projects=True),
+}

@@ -16,7 +16,8 @@ from mainspring.service.answers import leases as answers
 from mainspring.service.bodies import BulkBody, NewJobBody
 from mainspring.service.guard import OPEN_PATHS
 from mainspring.service.problems import CONTENT_TYPE
-from mainspring.service.requests import PROJECTS, SCOPE_OF
+from mainspring.service.replay import KeyKind
+from mainspring.service.requests import KEY_OF, PROJECTS, SCOPE_OF
 from mainspring.service.tokens import Scope
 
 REF = "#/components/schemas/{model}"
@@ -24,7 +25,7 @@ IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+    "schema": {"type": "string", "pattern": '^("[!#-~]{1,255}"|[!#-~]{1,255})$'},
     "description": "A request that is repeated with the same key within 24 hours has its effect once.",
 }
 TOKEN = {"type": "http", "scheme": "bearer", "description": "a token: msk_…"}
@@ -56,7 +57,7 @@ class Raw:
     answers: Mapping[int, type[BaseModel]]
     scope: Scope
     tag: str
-    is_idempotent: bool = False  # it takes an idempotency key
+    key: KeyKind = KeyKind.OWN
 
     def operation(self) -> dict[str, Any]:
         return {
@@ -66,7 +67,8 @@ class Raw:
             "operationId": self.summary.lower().replace(" ", "_"),
             SCOPE_OF: self.scope.value,
             PROJECTS: True,
-            "parameters": [IDEMPOTENCY_KEY] if self.is_idempotent else [],
+            KEY_OF: self.key.value,
+            "parameters": [],
             "requestBody": {"required": True, "content": json_of(self.body)},
             "responses": {
                 str(status): {"description": model.__doc__ or "done", "content": json_of(model)}
@@ -82,15 +84,18 @@ def json_of(model: type[BaseModel]) -> dict[str, Any]:
 RAW = (
     Raw(
         "/v1/jobs", "Enqueue a job", NewJobBody, {201: views.EnqueuedView, 200: views.EnqueuedView}, Scope.ENQUEUE,
-        "jobs", is_idempotent=True,
+        "jobs",
+    ),
+    Raw("/v1/jobs:bulk", "Enqueue many jobs", BulkBody, {200: views.BulkEnqueued}, Scope.ENQUEUE, "jobs"),
+    Raw("/v1/leases", "Claim jobs", leases.ClaimBody, {200: answers.ClaimView}, Scope.LEASE, "leases", KeyKind.CLAIM),
+    Raw(
+        "/v1/leases:report", "Report about jobs", leases.ReportBody, {200: answers.ReportView}, Scope.LEASE, "leases",
+        KeyKind.REPEATABLE,
     ),
     Raw(
-        "/v1/jobs:bulk", "Enqueue many jobs", BulkBody, {200: views.BulkEnqueued}, Scope.ENQUEUE, "jobs",
-        is_idempotent=True,
+        "/v1/leases:leave", "Leave", leases.LeaveBody, {200: answers.LeftView}, Scope.LEASE, "leases",
+        KeyKind.REPEATABLE,
     ),
-    Raw("/v1/leases", "Claim jobs", leases.ClaimBody, {200: answers.ClaimView}, Scope.LEASE, "leases"),
-    Raw("/v1/leases:report", "Report about jobs", leases.ReportBody, {200: answers.ReportView}, Scope.LEASE, "leases"),
-    Raw("/v1/leases:leave", "Leave", leases.LeaveBody, {200: answers.LeftView}, Scope.LEASE, "leases"),
 )  # fmt: skip
 
 
@@ -102,8 +107,10 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     for route in RAW:
         paths.setdefault(route.path, {})["post"] = route.operation()
     for path, operations in paths.items():
-        for operation in operations.values():
+        for method, operation in operations.items():
             add_errors(path, operation)
+            if method == "post":
+                operation.setdefault("parameters", []).append(IDEMPOTENCY_KEY)
     for unused in ("HTTPValidationError", "ValidationError"):
         components["schemas"].pop(unused, None)
     return document

@@ -58,6 +58,7 @@ KINDS: Mapping[str, Kind] = {
     "method_not_allowed": Kind(405, "The path does not have this method."),
     "illegal_move": Kind(409, "The job is not in a state that allows this."),
     "duplicate": Kind(409, "Another live job holds the dedupe key."),
+    "already_done": Kind(409, "The request has taken effect before, and its answer is not kept."),
     "count_moved": Kind(409, "The number of matching jobs has moved by more than 5 %."),
     "precondition_failed": Kind(412, "It was changed since it was read."),
     "body_too_large": Kind(413, "The body is too large."),

@@ -13,16 +13,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.app import Mainspring
+from mainspring.clock import Millis
 from mainspring.service.bodies import Reasoned
 from mainspring.service.guard import Caller
+from mainspring.service.idempotency import IdempotencyKey
 from mainspring.service.problems import Problem
+from mainspring.service.replay import ANSWER_WITHIN, REPLAYED, KeyedRequest, KeyKind
 from mainspring.service.secrets import Secrets
 from mainspring.service.tokens import Scope
 
 T = TypeVar("T")
 
+Handle = Callable[[Request], Coroutine[Any, Any, Response]]
+
 SCOPE_OF = "x-scope"  # the scope that an operation needs, in the OpenAPI document
 PROJECTS = "x-projects"  # whether an operation keeps to the queues of its caller's project
+KEY_OF = "x-idempotency"  # what it does with idempotency keys, if that is not KeyKind.ANSWER
 IS_PUBLIC = "x-public-tokens"  # whether public tokens may use an operation; the operation checks what they cover
 
 Reason = Annotated[Reasoned, Body(default_factory=Reasoned)]
@@ -44,40 +50,80 @@ def secrets_of(request: Request) -> Secrets:
     return secrets
 
 
-def needs(scope: Scope, *, projects: bool = False) -> dict[str, Any]:
+def needs(scope: Scope, key: KeyKind = KeyKind.ANSWER, *, projects: bool = False) -> dict[str, Any]:
     """Return the arguments of a route that only callers with this scope may use; see `Router`.
 
-    `projects` says that the route shows and changes only what its caller may see, see separation.py. Otherwise it
-    refuses tokens of a project: a new route cannot show one project the jobs of another by mistake.
+    `key` is what a POST does with an idempotency key. `projects` says that the route shows and changes only what its
+    caller may see, see separation.py. Otherwise it refuses tokens of a project: a new route cannot show one project the
+    jobs of another by mistake.
     """
-    return {"openapi_extra": {SCOPE_OF: scope.value, PROJECTS: projects}}
+    extra = {} if key is KeyKind.ANSWER else {KEY_OF: key.value}
+    return {"openapi_extra": {SCOPE_OF: scope.value, PROJECTS: projects, **extra}}
 
 
 def needs_public_token() -> dict[str, Any]:
     """Return the arguments of a route for public tokens; see `public_jobs.grant_of`."""
-    return {"openapi_extra": {SCOPE_OF: Scope.READ.value, IS_PUBLIC: True}}
+    return {"openapi_extra": {SCOPE_OF: Scope.READ.value, PROJECTS: False, IS_PUBLIC: True}}
 
 
 class ScopedRoute(APIRoute):
-    """A route that checks the caller first: callers that may not use it do not learn what is wrong with a body."""
+    """A route that checks the caller first: callers that may not use it do not learn what is wrong with a body.
+
+    A POST with an idempotency key has its effect once, see replay.py.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
         extra = self.openapi_extra or {}
+        handle = super().get_route_handler()
+        if "POST" in (self.methods or ()):
+            handle = once(handle, KeyKind(extra.get(KEY_OF, KeyKind.ANSWER)))
         scope = Scope(extra[SCOPE_OF]) if SCOPE_OF in extra else None
-        projects, is_public = extra.get(PROJECTS, False), IS_PUBLIC in extra
+        return with_scope(handle, scope, projects=extra.get(PROJECTS, False), is_public=IS_PUBLIC in extra)
 
-        async def check_and_handle(request: Request) -> Response:
-            caller = caller_of(request)
-            if not is_public or caller.grant is None:
-                caller.check(scope, projects=projects)
+
+def with_scope(handle: Handle, scope: Scope | None, *, projects: bool, is_public: bool = False) -> Handle:
+    async def check_and_handle(request: Request) -> Response:
+        caller = caller_of(request)
+        if not is_public or caller.grant is None:
+            caller.check(scope, projects=projects)
+        return await handle(request)
+
+    return check_and_handle
+
+
+def once(handle: Handle, kind: KeyKind, patience: Callable[[bytes], Millis] = lambda _body: ANSWER_WITHIN) -> Handle:
+    """Return a handler that carries out a request with an idempotency key once.
+
+    `patience` says how long the request with this body may take, in milliseconds.
+    """
+    if kind is KeyKind.OWN:
+        return handle
+
+    async def handle_once(request: Request) -> Response:
+        if "idempotency-key" not in request.headers:
             return await handle(request)
+        raw = await request.body()
+        key = key_of(request, raw)
+        assert key is not None  # noqa: S101 - the header is there
+        return await KeyedRequest(app_of(request), key, kind, request, patience(raw)).run(handle)
 
-        return check_and_handle
+    return handle_once
+
+
+def key_of(request: Request, raw: bytes) -> IdempotencyKey | None:
+    """Return the idempotency key of a request with this body; None if it has none."""
+    header = request.headers.get("idempotency-key")
+    if header is None:
+        return None
+    return IdempotencyKey.of(header, caller=caller_of(request).id, route=request.url.path, body=raw)
+
+
+def replay_header(replayed: bool) -> dict[str, str]:  # noqa: FBT001
+    return REPLAYED if replayed else {}
 
 
 class Router(APIRouter):
-    """Routes with scopes."""
+    """Routes with scopes and idempotency keys."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(route_class=ScopedRoute, **options)

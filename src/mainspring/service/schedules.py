@@ -26,6 +26,7 @@ from mainspring.service.bodies import Instant
 from mainspring.service.enqueue import prepared
 from mainspring.service.etags import IfMatch, IfNoneMatch, etag, expected
 from mainspring.service.problems import Problem
+from mainspring.service.replay import KeyKind, forget_ended
 from mainspring.service.requests import Reason, Router, answer, app_of, caller_of, location, needs
 from mainspring.service.tokens import Scope
 
@@ -233,10 +234,11 @@ async def resume_schedule(request: Request, schedule_id: ScheduleId, body: Reaso
 
 @router.post(
     "/schedules/{schedule_id:path}:trigger", response_model=views.TriggeredView, status_code=201,
-    summary="Trigger a schedule", **needs(Scope.OPERATE),
+    summary="Trigger a schedule", **needs(Scope.OPERATE, KeyKind.EXECUTION),
 )  # fmt: skip
 async def trigger_schedule(request: Request, schedule_id: ScheduleId, body: Reason) -> Response:
-    """Run a schedule's job once now, in addition to its times."""
+    """Run a schedule's job once now, in addition to its times. An idempotency key lasts as long as the job."""
+    await forget_ended(app_of(request))
     inserted = await app_of(request).schedules.trigger(schedule_id, reason=body.reason, actor=caller_of(request).actor)
     headers = location(request, f"/v1/jobs/{inserted.id}")
     return answer({"job_id": inserted.id, "created": inserted.created}, 201, headers)

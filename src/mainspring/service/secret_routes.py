@@ -13,6 +13,7 @@ from mainspring.json_data import plain
 from mainspring.service.answers.secrets import SecretList, SecretTextView
 from mainspring.service.bodies import Body
 from mainspring.service.problems import Problem
+from mainspring.service.replay import KeyKind
 from mainspring.service.request_fields import SecretName
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs, secrets_of
 from mainspring.service.secrets import Secret
@@ -55,7 +56,11 @@ async def show_secret(request: Request, name: str) -> Response:
 
 
 @router.post(
-    "/secrets", response_model=SecretTextView, status_code=201, summary="Create a secret", **needs(Scope.ADMIN)
+    "/secrets",
+    response_model=SecretTextView,
+    status_code=201,
+    summary="Create a secret",
+    **needs(Scope.ADMIN, KeyKind.SECRET),
 )
 async def create_secret(request: Request, body: SecretBody) -> Response:
     """Create a secret by which jobs of the task `http`, and callbacks, sign their requests."""
@@ -66,7 +71,10 @@ async def create_secret(request: Request, body: SecretBody) -> Response:
 
 
 @router.post(
-    "/secrets/{name:path}:rotate", response_model=SecretTextView, summary="Replace a secret", **needs(Scope.ADMIN)
+    "/secrets/{name:path}:rotate",
+    response_model=SecretTextView,
+    summary="Replace a secret",
+    **needs(Scope.ADMIN, KeyKind.SECRET),
 )
 async def rotate_secret(
     request: Request, name: str, body: Annotated[RotateBody, Given(default_factory=RotateBody)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from fastapi import Header
 from pydantic import Field, StringConstraints
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,10 +14,10 @@ from mainspring.features.durable.signals import MAX_KEY_LENGTH, SIGNAL_RETENTION
 from mainspring.json_data import plain
 from mainspring.service.answers.signals import SignalView
 from mainspring.service.bodies import Body, Seconds
-from mainspring.service.enqueue import replay_header
-from mainspring.service.idempotency import COLLECTION, RETENTION, IdempotencyKey
+from mainspring.service.idempotency import COLLECTION, RETENTION, IdempotencyKey, refuse_other
 from mainspring.service.problems import Problem
-from mainspring.service.requests import Router, answer, app_of, caller_of, needs
+from mainspring.service.replay import KeyKind
+from mainspring.service.requests import Router, answer, app_of, caller_of, key_of, needs, replay_header
 from mainspring.service.separation import signal_key_for
 from mainspring.service.tokens import Scope
 from mainspring.stores.documents import ABSENT, Key, Write
@@ -44,20 +43,12 @@ class SignalBody(Body):
     response_model=SignalView,
     status_code=201,
     summary="Send a signal",
-    **needs(Scope.ENQUEUE, projects=True),
+    **needs(Scope.ENQUEUE, KeyKind.OWN, projects=True),
 )
-async def send_signal(
-    request: Request,
-    body: SignalBody,
-    idempotency_key: Annotated[
-        str | None, Header(max_length=300, description="makes the request safe to repeat")
-    ] = None,
-) -> Response:
+async def send_signal(request: Request, body: SignalBody) -> Response:
     """Wake all jobs that wait for this key, now or later while the signal is kept."""
     body = body.model_copy(update={"key": signal_key_for(caller_of(request), body.key)})
-    key = IdempotencyKey.of(
-        idempotency_key, caller=caller_of(request).id, route=request.url.path, body=await request.body()
-    )
+    key = key_of(request, await request.body())
     if key is None:
         return answer(plain(await app_of(request).signal(body.key, body.payload, keep=body.keep, id=body.id)), 201)
     if body.id is not None:
@@ -83,6 +74,5 @@ async def send_once(store: Store, key: IdempotencyKey, body: SignalBody) -> tupl
 
 
 def first_signal(data: dict[str, Any], key: IdempotencyKey, body: SignalBody) -> Signal:
-    if data["fingerprint"] != key.fingerprint:
-        raise Problem("idempotency_key_reused", "this Idempotency-Key was used with another body; make a new one")
+    refuse_other(key, data)
     return Signal.from_data(body.key, {**data, "payload": body.payload})

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from mainspring.service import views
 from mainspring.service.bodies import TokenBody
+from mainspring.service.replay import KeyKind
 from mainspring.service.requests import Router, answer, caller_of, needs
 from mainspring.service.tokens import Scope, Tokens
 
@@ -24,7 +25,11 @@ async def list_tokens(request: Request) -> Response:
 
 
 @router.post(
-    "/tokens", response_model=views.NewTokenView, status_code=201, summary="Create a token", **needs(Scope.ADMIN)
+    "/tokens",
+    response_model=views.NewTokenView,
+    status_code=201,
+    summary="Create a token",
+    **needs(Scope.ADMIN, KeyKind.SECRET),
 )
 async def create_token(request: Request, body: TokenBody) -> Response:
     """Create a token. Its text is in this answer only: the store keeps a hash of it."""

@@ -28,7 +28,7 @@ from mainspring.projects import in_project_of_run
 from mainspring.queue_patterns import is_among
 from mainspring.services import Services
 from mainspring.stored_options import with_options
-from mainspring.stores.documents import Bundle, Document, Key, Listing, Write
+from mainspring.stores.documents import Bundle, Document, Key, Listing, Write, current_once
 from mainspring.stores.paging import newest
 from mainspring.stores.protocol import ChangeResult, Filter
 
@@ -99,21 +99,42 @@ class Batches:
 
     async def put(self, jobs: Sequence[NewJob], follow_ups: Mapping[str, NewJob | None]) -> BatchHandle:
         """Insert the batch: all jobs together, after the list of members, without which its end could not be known."""
-        last = self._last(jobs, follow_ups)
+        last = self._last(new_id(), jobs, follow_ups)
         [placed] = in_project_of_run([last])
         listed = self._documents(placed, [job.id for job in jobs], is_in=False)
-        await self._write(listed)
+        if (once := current_once(batch=last.id)) is None:
+            await self._write(listed)
+        else:  # together: with the key and the list of members, `resume` can insert the jobs if this process dies
+            await self._services.store.write([Bundle(tuple(listed), once=once)])
+        return await self._insert(jobs, last, {write.key: write.version for write in listed})
+
+    async def resume(self, batch: str, jobs: Sequence[NewJob], follow_ups: Mapping[str, NewJob | None]) -> BatchHandle:
+        """Insert a batch that a process has begun to insert under a key, unless all its jobs are in.
+
+        `jobs` are those of the same request. They get the ids that the list of members has: a job that is in is not
+        inserted again.
+        """
+        head, pages = await self._services.store.documents([Key(BATCHES, "", batch)]), await self._member_pages(batch)
+        ids = [job_id for document in pages for job_id in MemberPage.read(document).ids]
+        if not head or not Head.read(head[0]).is_coming_in or len(ids) != len(jobs):
+            return await self.get(batch)
+        known = [replace(job, id=job_id) for job, job_id in zip(jobs, ids, strict=True)]
+        versions = {document.key: document.version for document in (*head, *pages)}
+        return await self._insert(known, self._last(batch, known, follow_ups), versions)
+
+    async def _insert(self, jobs: Sequence[NewJob], last: NewJob, listed: Mapping[Key, str]) -> BatchHandle:
+        [placed] = in_project_of_run([last])
         inserted = await self._pipeline.insert([*jobs, last])
         ids = [job.id for job in inserted[: len(jobs)]]  # for a dedupe key that was held, the id of its holder
         final = self._documents(placed, ids, is_in=True)
-        await self._write([replace(new, expected=old.version) for new, old in zip(final, listed, strict=True)])
+        await self._write([replace(write, expected=listed[write.key]) for write in final])
         return BatchHandle(last.id, tuple(ids), self)
 
-    def _last(self, jobs: Sequence[NewJob], follow_ups: Mapping[str, NewJob | None]) -> NewJob:
+    def _last(self, batch: str, jobs: Sequence[NewJob], follow_ups: Mapping[str, NewJob | None]) -> NewJob:
         given = [job for job in follow_ups.values() if job is not None]
         queue = next((job.queue for job in (*given, *jobs)), "default")
         payload = json.dumps({name: None if job is None else asdict(job) for name, job in follow_ups.items()})
-        made = with_options(NewJob(new_id(), TASK, payload, queue=queue), members_of=len(jobs))
+        made = with_options(NewJob(batch, TASK, payload, queue=queue), members_of=len(jobs))
         awaited = next((job.id for job in reversed(jobs) if job.dedupe_key is None), None)
         return made if awaited is None else suspended_until(awaited, made)
 

@@ -28,6 +28,10 @@ class Head:
     ended: Tally | None = None  # set once all jobs have finished
     queue: str = ""  # of the job that waits for all others
 
+    @property
+    def is_coming_in(self) -> bool:
+        return not self.is_in and not self.is_lost
+
     @classmethod
     def read(cls, document: Document) -> Head:
         data = json.loads(document.data)

@@ -23,7 +23,7 @@ from mainspring.features.durable.suspension import Wait, next_look
 from mainspring.ids import new_id
 from mainspring.job import UNTIL_WOKEN
 from mainspring.projects import key_in
-from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Write
+from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Write, current_once
 from mainspring.stores.protocol import Store
 
 COLLECTION = "signals"
@@ -113,7 +113,7 @@ async def send_with(
     data = json.dumps({"payload": payload, "sent_at": now})
     place = Key(COLLECTION, key, signal.id)
     write = Write(place, data, due_at=now + REPEAT_WAKE_AFTER, expires_at=now + duration(keep))
-    (written,) = await store.write([Bundle((write, *notes(signal)))])
+    (written,) = await store.write([Bundle((write, *notes(signal)), once=current_once())])
     # also if nothing was sent: the sender of the first signal may have died before it woke the jobs
     await store.wake({waiting_key(key): ALL_WAITERS})
     return None if written is None else signal

@@ -18,7 +18,7 @@ from mainspring.features.people.firing import OCCASIONS, passed_over
 from mainspring.features.people.person import Person
 from mainspring.features.people.plan import OccasionPlan, collection_of, ended, planned
 from mainspring.features.schedules.rules import tzdata_version
-from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Listing, Note, Write
+from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Listing, Note, Write, current_once
 from mainspring.stores.protocol import Store
 
 PEOPLE = "people"
@@ -174,7 +174,7 @@ def bundle_of(change: WantedChange, plans: Mapping[Key, OccasionPlan], now: date
         if after is not None and after is not known:
             writes.append(after.write(now))
             writes += [entry.write(OCCASIONS, change.id) for entry in passed_over(known, after, now)]
-    return Bundle(tuple(writes), note=_note(change, by))
+    return Bundle(tuple(writes), note=_note(change, by), once=current_once(person=change.id))
 
 
 def _note(change: WantedChange, by: By | None) -> Note | None:
