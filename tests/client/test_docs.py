@@ -16,7 +16,6 @@ from mainspring.client import Client, ClientError, Event, Reset
 from mainspring.client import errors as client_errors
 from mainspring.client.operation import Method, Resource
 from tests.client.serving import SOON, Service
-from tests.client.test_document import METHODS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "service-client.md").read_text("utf-8")
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -102,12 +101,6 @@ def test_every_method_is_listed() -> None:
 def test_every_error_is_listed() -> None:
     kinds = [kind for kind in vars(client_errors).values() if isinstance(kind, type) and issubclass(kind, ClientError)]
     assert [kind.__name__ for kind in kinds if f"`{kind.__name__}" not in PAGE] == []
-
-
-def test_what_is_not_repeated_is_listed() -> None:
-    once = {each.name.removeprefix("client.") for each in METHODS if getattr(each.method, "once", False)}
-    section = PAGE.partition("Some requests would have their effect twice")[2].partition("and changes with")[0]
-    assert set(re.findall(r"`([\w.]+)`", section)) == once
 
 
 def test_every_argument_of_a_client_is_listed() -> None:

@@ -114,24 +114,21 @@ def test_a_retry_after_beyond_the_time_left_is_told_at_once() -> None:
     assert script.pauses.seen == []
 
 
-def test_what_would_have_its_effect_twice_is_not_repeated_once_it_was_sent() -> None:
-    script = Script(NEVER_SENT, LOST)
-    with pytest.raises(ServiceUnreachable, match="not safe to repeat") as caught:
-        script.run(Batches.create, [JOB])
-    assert caught.value.sent
-    assert len(script.sent) == 2  # the first did not reach the service
-    script = Script(problem(503, "store_unavailable"))
-    with pytest.raises(ServiceUnavailable):
-        script.run(Batches.create, [JOB])
-    script = Script(problem(503, "system_halted"), Answer(201, {}, b'{"id": "b1", "jobs": []}'))
-    assert script.run(Batches.create, [JOB]).id == "b1"  # it was refused before anything was done
+def test_a_creation_is_repeated_under_its_key() -> None:
+    script = Script(NEVER_SENT, LOST, problem(503, "store_unavailable"), Answer(201, {}, b'{"id": "b1", "jobs": []}'))
+    assert script.run(Batches.create, [JOB]).id == "b1"
+    assert len({request.headers["idempotency-key"] for request in script.sent}) == 1
 
 
 def test_a_change_of_what_was_read_is_not_repeated_once_it_was_sent() -> None:
     script = Script(LOST)
-    with pytest.raises(ServiceUnreachable):
+    with pytest.raises(ServiceUnreachable, match="not safe to repeat") as caught:
         script.run(Schedules.put, "s", "every 90s", JOB, if_match='"1"')
+    assert caught.value.sent
     assert len(script.sent) == 1
+    script = Script(problem(503, "store_unavailable"))
+    with pytest.raises(ServiceUnavailable):
+        script.run(Schedules.put, "s", "every 90s", JOB, if_match='"1"')
 
 
 def test_a_deletion_whose_answer_was_lost_has_succeeded() -> None:

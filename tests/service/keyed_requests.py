@@ -23,6 +23,7 @@ PERSON = {"firstName": "Ada", "birthday": "1990-12-30", "timezone": "Europe/Lond
 RULE = {"rule": "0 9 * * *"}
 COUNTED = (SIGNALS, "people", "batches", "webhook_secrets", "tokens", "worker_orders", "bulk")
 NO_EFFECT = {
+    "/v1/tokens:public",
     "/v1/schedules:preview",
     "/v1/schedules:simulate",
     "/v1/schedules/{schedule_id}/diff",
@@ -133,6 +134,15 @@ def order(name: str) -> Callable[[Mainspring], Awaitable[Keyed]]:
 
 async def create_token(_: Mainspring) -> Keyed:
     return Keyed("/v1/tokens", {"name": "ci", "scopes": ["read"]}, {"name": "ci", "scopes": ["enqueue"]})
+
+
+async def create_public_token(app: Mainspring) -> Keyed:
+    job = await app.enqueue("welcome", {"guest": "Ada"})
+    return Keyed("/v1/tokens:public", {"jobs": [job.id]}, {"jobs": [job.id], "result": True})
+
+
+async def rotate_signing_key(_: Mainspring) -> Keyed:
+    return Keyed("/v1/tokens:rotate")
 
 
 async def create_secret(_: Mainspring) -> Keyed:
@@ -293,6 +303,8 @@ REQUESTS: dict[str, Callable[[Mainspring], Awaitable[Keyed]]] = {
     "/v1/workers/{worker}:terminate": order("terminate"),
     "/v1/workers/{worker}:continue": order("continue"),
     "/v1/tokens": create_token,
+    "/v1/tokens:public": create_public_token,
+    "/v1/tokens:rotate": rotate_signing_key,
     "/v1/secrets": create_secret,
     "/v1/secrets/{name}:rotate": rotate_secret,
     "/v1/dead:purge": purge,

@@ -30,12 +30,16 @@ TOLD = [  # another process says what to read
     "/v1/dead:purge",
     "/v1/halt",
     "/v1/tokens",
+]
+ANSWERED = [
     "/v1/bulk",
     "/v1/schedules/{schedule_id}:trigger",
     "/v1/jobs/{job_id}:complete",
     "/user",
+    "/v1/batches",
+    "/v1/leases",
+    "/v1/leases:report",
 ]
-ANSWERED = ["/v1/batches", "/v1/leases", "/v1/leases:report"]
 
 
 @pytest.fixture(params=[name for name in STORES if name != "memory"])

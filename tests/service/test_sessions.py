@@ -13,9 +13,10 @@ from mainspring import Mainspring
 from mainspring.errors import StoreUnavailable
 from mainspring.service import ServiceSettings, Tokens, make_service
 from mainspring.service.live import Pace
+from mainspring.service.login import is_local
 from mainspring.service.login_limit import FREE_FAILURES, MOST_ADDRESSES, LoginLimit
 from mainspring.service.problems import Problem
-from mainspring.service.sessions import COLLECTION, IDLE, LONGEST, TOUCH_AFTER, cookie_header, cookie_in, is_local
+from mainspring.service.sessions import COLLECTION, IDLE, LONGEST, TOUCH_AFTER, cookie_header, cookie_in
 from mainspring.service.tokens import parts_of
 from mainspring.stores.documents import Listing
 from tests.service.event_client import EventClient

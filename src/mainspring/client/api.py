@@ -37,7 +37,7 @@ from mainspring.client.resources.leases import Leases
 from mainspring.client.resources.paging import PAGE_SIZE, all_pages
 from mainspring.client.resources.people import People, Users
 from mainspring.client.resources.schedules import Schedules
-from mainspring.client.resources.system import Health, Queues, Secrets, Tasks, Tokens, Workers
+from mainspring.client.resources.system import Health, Queues, Secrets, Sessions, Tasks, Tokens, Workers
 from mainspring.client.runners import AsyncRunner, SyncRunner
 from mainspring.client.steps import Items, Steps
 
@@ -64,6 +64,7 @@ class Api(Resource[S]):
         self.queues = Queues(runner)
         self.schedules = Schedules(runner)
         self.secrets = Secrets(runner)
+        self.sessions = Sessions(runner)
         self.settings = Settings(runner)
         self.subscribers = Subscribers(runner)
         self.tasks = Tasks(runner)

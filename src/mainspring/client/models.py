@@ -18,7 +18,9 @@ from mainspring.service.answers.numbers import CompletionsView, NumbersView, Sta
 from mainspring.service.answers.orders import OrderView
 from mainspring.service.answers.people import PeoplePage, PersonOccasions, PersonView, UpcomingList, UpcomingView
 from mainspring.service.answers.probes import QueueStats, SchedulerHealth
+from mainspring.service.answers.public_tokens import PublicTokenView, RotatedView
 from mainspring.service.answers.secrets import SecretList, SecretTextView, SecretView
+from mainspring.service.answers.sessions import SessionList, SessionView
 from mainspring.service.answers.signals import SignalView
 from mainspring.service.answers.users import UserView
 from mainspring.service.schedule_views import (
@@ -118,6 +120,7 @@ __all__ = [
     "PersonView",
     "PreviewView",
     "Probe",
+    "PublicTokenView",
     "PulseView",
     "QueueList",
     "QueueStats",
@@ -126,6 +129,7 @@ __all__ = [
     "ReportView",
     "ResumedView",
     "RetriedView",
+    "RotatedView",
     "Schedule",
     "ScheduleList",
     "ScheduleView",
@@ -133,6 +137,8 @@ __all__ = [
     "SecretList",
     "SecretTextView",
     "SecretView",
+    "SessionList",
+    "SessionView",
     "SettingList",
     "SettingView",
     "SignalView",

@@ -89,7 +89,6 @@ class Operation(Procedure[P, T]):
     method: str
     path: str
     answer: type[T]
-    once: bool
     also: frozenset[int]
 
     def call(self, given: Given, timeout: float) -> Call[T]:
@@ -101,7 +100,7 @@ class Operation(Procedure[P, T]):
             headers[KEY] = given.key or new_key()
         body = None if given.body is None else json_of(given.body)
         request = Request(self.method, path_of(self.path, given.path, given.query), headers, body, timeout)
-        return Call(request, self.answer, is_repeatable=not (self.once or is_conditional), also=self.also)
+        return Call(request, self.answer, is_repeatable=not is_conditional, also=self.also)
 
     def steps(self, resource: Resource[Any], *args: Any, **kwargs: Any) -> Steps[T]:
         return self.send(resource, self.function(resource, *args, **kwargs))
@@ -128,17 +127,13 @@ class Listing(Method[P, T]):
 
 
 def operation(
-    method: str, path: str, answer: type[T], *, once: bool = False, also: frozenset[int] = frozenset()
+    method: str, path: str, answer: type[T], *, also: frozenset[int] = frozenset()
 ) -> Callable[[Callable[Concatenate[Any, P], Given]], Operation[P, T]]:
-    """Declare a method that is one request.
-
-    `once` marks a POST that would have its effect twice if it were sent twice, because the service does not look at its
-    idempotency key. Statuses in `also` are answers of the same model, and not errors.
-    """
+    """Declare a method that is one request. Statuses in `also` are answers of the same model, and not errors."""
 
     def declare(function: Callable[Concatenate[Any, P], Given]) -> Operation[P, T]:
         made: Operation[P, T] = Operation(function)
-        made.method, made.path, made.answer, made.once, made.also = method, path, answer, once, also
+        made.method, made.path, made.answer, made.also = method, path, answer, also
         return made
 
     return declare

@@ -16,6 +16,7 @@ from mainspring.service.answers.bulk import BulkPage, BulkView
 from mainspring.service.bodies import Body as Checked
 from mainspring.service.bodies import JobFilter, Reasoned
 from mainspring.service.cursors import cursor_of, last_of
+from mainspring.service.replay import KeyKind, known_effect
 from mainspring.service.requests import Reason, Router, answer, caller_of, location, needs, next_link
 from mainspring.service.separation import bulk_of, filter_for
 from mainspring.service.tokens import Scope
@@ -77,15 +78,18 @@ def filter_shown(where: Filter) -> dict[str, Any]:
     status_code=202,
     summary="Start a bulk action",
     responses={200: {"model": BulkView, "description": "a dry run: nothing was started"}},
-    **needs(Scope.OPERATE, projects=True),
+    **needs(Scope.OPERATE, KeyKind.RESUMED, projects=True),
 )
 async def start_bulk(request: Request, body: NewBulkBody) -> Response:
     """Cancel, retry or delete all jobs that match now. Workers do it; follow the progress at the Location."""
-    where = filter_for(caller_of(request), body.filter.filter())
-    change = await bulk_of(request).start(
-        body.action, where, expect=body.expect, pace=body.pace, canary=body.canary,
-        dry_run=body.dry_run, reason=body.reason, actor=caller_of(request).actor,
-    )  # fmt: skip
+    if (begun := known_effect(request)) is not None:
+        change = await bulk_of(request).get(begun["operation"])
+    else:
+        where = filter_for(caller_of(request), body.filter.filter())
+        change = await bulk_of(request).start(
+            body.action, where, expect=body.expect, pace=body.pace, canary=body.canary,
+            dry_run=body.dry_run, reason=body.reason, actor=caller_of(request).actor,
+        )  # fmt: skip
     if body.dry_run:
         return answer(bulk_data(change))
     return answer(bulk_data(change), 202, location(request, f"/v1/bulk/{change.id}"))

@@ -18,6 +18,7 @@ from mainspring.service.answers.completion import EndedView
 from mainspring.service.bodies import Body
 from mainspring.service.problems import Problem
 from mainspring.service.push import TASK, signal_key
+from mainspring.service.replay import KeyKind, known_effect
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs
 from mainspring.service.separation import jobs_of
 from mainspring.service.tokens import Scope
@@ -40,7 +41,7 @@ class FailBody(Body):
     response_model=EndedView,
     status_code=202,
     summary="Complete a pushed job",
-    **needs(Scope.OPERATE, projects=True),
+    **needs(Scope.OPERATE, KeyKind.RESUMED, projects=True),
 )
 async def complete_job(request: Request, job_id: str, body: CompleteBody) -> Response:
     """Complete a job of the task `http` whose receiver has answered 202.
@@ -57,7 +58,7 @@ async def complete_job(request: Request, job_id: str, body: CompleteBody) -> Res
     response_model=EndedView,
     status_code=202,
     summary="Fail a pushed job",
-    **needs(Scope.OPERATE, projects=True),
+    **needs(Scope.OPERATE, KeyKind.RESUMED, projects=True),
 )
 async def fail_job(request: Request, job_id: str, body: FailBody) -> Response:
     """Let the attempt of a pushed job fail. Its retry policy decides whether the request is sent again."""
@@ -65,6 +66,8 @@ async def fail_job(request: Request, job_id: str, body: FailBody) -> Response:
 
 
 async def end(request: Request, job_id: str, report: dict[str, Any]) -> Response:
+    if known_effect(request) is not None:
+        return answer({"id": job_id, "accepted": True}, 202)
     job = await jobs_of(request).get(job_id)
     number = checked_number(job, caller_of(request).request_number)
     key = key_in(job.queue, signal_key(job_id, number))

@@ -45,6 +45,11 @@ ADVICE: Mapping[str, Advice] = {
         "a browser sent the request for a page of another site.",
         "Use a token with that scope. A page of another site needs a public token; see `POST /v1/tokens:public`.",
     ),
+    "already_done": Advice(
+        "A request with this `Idempotency-Key` has taken effect, but its answer is not kept: it had a secret, it was "
+        "very long, or the service died before it could keep it.",
+        "Do not send it again. `see` is the path that shows what it did.",
+    ),
     "not_found": Advice(
         "The job, schedule, token or path does not exist, or does not exist any more: retention removes finished jobs.",
         "Check the id and the path. `detail` names what was looked for.",

@@ -17,6 +17,7 @@ from mainspring.features.durable.states import states_of
 from mainspring.job import Job, Status
 from mainspring.json_data import plain
 from mainspring.service import views
+from mainspring.service.answers.public_tokens import PublicTokenView, RotatedView
 from mainspring.service.bodies import Body, Name, Reasoned, Target
 from mainspring.service.cross_origin import ONLY_PUBLIC, SOCKET_PATH
 from mainspring.service.event_frames import PUBLIC_KINDS, Names
@@ -59,22 +60,10 @@ class PublicTokenBody(Body):
     result: bool = Field(default=False, strict=True, description="whether its holder sees the results of the jobs")
 
 
-class PublicTokenView(views.View):
-    text: str = Field(description="the token itself: `msp_…`")
-    expires_at: views.Moment
-    jobs: list[str]
-    target: views.TargetView | None
-    result: bool
-
-
 class RotateBody(Reasoned):
     forget: bool = Field(
         default=False, strict=True, description="end all public tokens at once; otherwise they stay until they expire"
     )
-
-
-class RotatedView(views.View):
-    key: str = Field(description="the id of the new key; public tokens begin with `msp_<id>_`")
 
 
 @router.post(

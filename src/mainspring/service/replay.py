@@ -9,7 +9,7 @@ document. So a process that repeats the request finds one of these:
 | does not exist | is carried out: the first one had no effect |
 | has the answer | gets this answer |
 | is of another body | gets `idempotency_key_reused` |
-| has no answer | waits a moment. Then the first process counts as dead, and `already_done` says what to read |
+| has no answer | waits a moment. Then the first process counts as dead, see `KeyKind` |
 
 Requests that are refused, and those that have no effect, write no document before their answer. Two of them at the same
 time may both run; the first one that keeps its answer counts.
@@ -46,7 +46,7 @@ LONGEST_ANSWER = 200_000  # bytes that are kept; a document of DynamoDB has at m
 MOST_FORGOTTEN = 20  # keys of ended executions that one trigger removes
 ERROR = 400  # statuses from this on are no success
 REPLAYED = {"idempotent-replayed": "true"}
-SHOWN_AT = {"operation": "/v1/audit?operation={}", "halt": "/v1/halts", "person": "/user/{}"}  # see `current_once`
+SHOWN_AT = {"operation": "/v1/audit?operation={}", "halt": "/v1/halts"}  # see `current_once`
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -54,10 +54,10 @@ Handler = Callable[[Request], Awaitable[Response]]
 class KeyKind(StrEnum):
     """What a route does with idempotency keys. The OpenAPI document has it as `x-idempotency`."""
 
-    ANSWER = "answer"  # the answer is kept for 24 hours
+    ANSWER = "answer"  # the answer is kept for 24 hours; if it is lost, `already_done` says what to read
     SECRET = "secret"  # noqa: S105 - the answer has a secret, and is not kept
-    EXECUTION = "execution"  # the answer is kept for as long as the job that the request started, at least 24 hours
     RESUMED = "resumed"  # the handler can go on with what a process that died has begun, see `known_effect`
+    EXECUTION = "execution"  # as RESUMED, and kept for as long as the job that the request started, at least 24 hours
     REPEATABLE = "repeatable"  # safe to repeat by itself: only one request at a time, and the same answer
     CLAIM = "claim"  # as REPEATABLE; the handler answers again with what is left of the effect
     OWN = "own"  # the handler deals with the key itself
@@ -189,7 +189,7 @@ class KeyedRequest:
         if self.kind in {KeyKind.REPEATABLE, KeyKind.CLAIM}:
             self.request.state.known_effect = {}
             return await self._in_turn(handle, record.version)
-        if self.kind is KeyKind.RESUMED and not record.is_settled:
+        if self.kind in {KeyKind.RESUMED, KeyKind.EXECUTION} and not record.is_settled:
             self.version, self.may_have_used_key = record.version, True
             response = await self._continued(record, handle)
             return await self._kept(response)
@@ -225,7 +225,7 @@ class KeyedRequest:
     async def _settled(self) -> Record | None:
         """Return the document of the key, and wait for its answer; None if there is none, or it has gone meanwhile."""
         record, waited = await self._find(), 0
-        while record is not None and not record.is_settled and self.kind is not KeyKind.RESUMED:
+        while record is not None and not record.is_settled:
             if self.app.store.clock.now() >= record.until or waited >= self.patience:
                 break
             await asyncio.sleep(POLL / 1000)
@@ -300,5 +300,10 @@ async def started_job(app: Mainspring, record: Record) -> str | None:
     if record.answer is not None:
         location: str = record.answer["headers"].get("location", "")
         return location.rpartition("/")[2] or None
-    entries = await app.store.audit(AuditFilter(operation=record.about.get("operation", "")), limit=1)
+    return await triggered_job(app, record.about)
+
+
+async def triggered_job(app: Mainspring, about: Mapping[str, Any]) -> str | None:
+    """Return the job of a trigger that the audit log has."""
+    entries = await app.store.audit(AuditFilter(operation=about.get("operation", "")), limit=1)
     return entries[0].detail.get("job") if entries else None

@@ -17,7 +17,7 @@ from mainspring.features.schedules.api import compare_stored
 from mainspring.features.schedules.rules import preview_schedule
 from mainspring.features.schedules.simulation import choose_schedules, fires_on_first_day, simulate, with_declared
 from mainspring.features.schedules.storage import StoredSchedule
-from mainspring.job import Job
+from mainspring.job import Inserted, Job
 from mainspring.json_data import plain
 from mainspring.json_schedules import plain_changes, plain_courses, plain_rows, plain_schedule, state_of
 from mainspring.service import schedule_bodies as bodies
@@ -26,7 +26,7 @@ from mainspring.service.bodies import Instant
 from mainspring.service.enqueue import prepared
 from mainspring.service.etags import IfMatch, IfNoneMatch, etag, expected
 from mainspring.service.problems import Problem
-from mainspring.service.replay import KeyKind, forget_ended
+from mainspring.service.replay import KeyKind, forget_ended, known_effect, triggered_job
 from mainspring.service.requests import Reason, Router, answer, app_of, caller_of, location, needs
 from mainspring.service.tokens import Scope
 
@@ -238,8 +238,12 @@ async def resume_schedule(request: Request, schedule_id: ScheduleId, body: Reaso
 )  # fmt: skip
 async def trigger_schedule(request: Request, schedule_id: ScheduleId, body: Reason) -> Response:
     """Run a schedule's job once now, in addition to its times. An idempotency key lasts as long as the job."""
-    await forget_ended(app_of(request))
-    inserted = await app_of(request).schedules.trigger(schedule_id, reason=body.reason, actor=caller_of(request).actor)
+    app, begun = app_of(request), known_effect(request)
+    await forget_ended(app)
+    if begun is not None and (job_id := await triggered_job(app, begun)) is not None:
+        inserted = Inserted(job_id, created=True)
+    else:
+        inserted = await app.schedules.trigger(schedule_id, reason=body.reason, actor=caller_of(request).actor)
     headers = location(request, f"/v1/jobs/{inserted.id}")
     return answer({"job_id": inserted.id, "created": inserted.created}, 201, headers)
 

@@ -5,34 +5,18 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Query
-from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.clock import to_datetime
 from mainspring.json_data import plain
-from mainspring.service import views
+from mainspring.service.answers.sessions import SessionList
 from mainspring.service.problems import Problem
 from mainspring.service.requests import Router, answer, caller_of, needs
 from mainspring.service.token_routes import tokens_of
 from mainspring.service.tokens import Scope
 
 router = Router(prefix="/v1", tags=["sessions"])
-
-
-class SessionView(views.View):
-    id: str
-    token: str = Field(description="the id of the token with which it began")
-    name: str = Field(description="the name of that token")
-    address: str = Field(description="from which the person logged in")
-    created_at: views.Moment
-    seen_at: views.Moment = Field(description="when it was used last, give or take five minutes")
-    expires_at: views.Moment = Field(description="when it ends if it is not used again")
-    current: bool = Field(description="this request belongs to it")
-
-
-class SessionList(views.View):
-    sessions: list[SessionView]
 
 
 @router.get("/sessions", response_model=SessionList, summary="List sessions", **needs(Scope.ADMIN))

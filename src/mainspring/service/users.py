@@ -18,6 +18,7 @@ from mainspring.service.answers.users import DAY, UserView
 from mainspring.service.bodies import Body
 from mainspring.service.people import PersonId, Short, changed, existing
 from mainspring.service.problems import Problem
+from mainspring.service.replay import KeyKind, known_effect
 from mainspring.service.requests import Router, answer, app_of, caller_of, location, needs
 from mainspring.service.tokens import Scope
 
@@ -73,13 +74,17 @@ def with_birthday(day: str | None, known: Person | None) -> list[Any]:
     return [*others, {"kind": BIRTHDAY, **settings, "date": day}]
 
 
-@router.post("", response_model=UserView, status_code=201, summary="Create a user", **needs(Scope.OPERATE))
+@router.post(
+    "", response_model=UserView, status_code=201, summary="Create a user", **needs(Scope.OPERATE, KeyKind.RESUMED)
+)
 async def create_user(request: Request, body: NewUserBody) -> Response:
     """Create a user. If the birthday is today and it is past 9 in the user's morning, the message is sent at once."""
-    user_id = new_id()
-    person = checked({"id": user_id, **fields_of(body.model_dump())})
-    await changed(app_of(request), user_id, lambda _known: person)
-    return answer(user_data(person), 201, location(request, f"/user/{user_id}"))
+    if (begun := known_effect(request)) is not None:
+        person = await app_of(request).people.get(begun["person"])
+    else:
+        person = checked({"id": new_id(), **fields_of(body.model_dump())})
+        await changed(app_of(request), person.id, lambda _known: person)
+    return answer(user_data(person), 201, location(request, f"/user/{person.id}"))
 
 
 @router.get("/{user_id}", response_model=UserView, summary="Show a user", **needs(Scope.READ))

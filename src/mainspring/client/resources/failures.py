@@ -71,7 +71,7 @@ class Failures(Resource[S]):
         """Open a group that is resolved or muted."""
         return Given({"fingerprint": fingerprint}, body={"note": note})
 
-    @operation("POST", "/v1/failures/{fingerprint}:retry", RetriedView, once=True)
+    @operation("POST", "/v1/failures/{fingerprint}:retry", RetriedView)
     def retry(self, fingerprint: str, *, dry_run: bool = False, reason: str = "") -> Given:
         """Retry all dead letters of a group. With `dry_run`, only count them."""
         return Given({"fingerprint": fingerprint}, body={"dry_run": dry_run, "reason": reason})
@@ -80,7 +80,7 @@ class Failures(Resource[S]):
 class BulkActions(Resource[S]):
     """Changes of many jobs, made by workers in the background."""
 
-    @operation("POST", "/v1/bulk", BulkView, once=True)
+    @operation("POST", "/v1/bulk", BulkView)
     def start(
         self,
         action: Literal["cancel", "retry", "delete"],

@@ -31,7 +31,7 @@ Owner = Literal["task", "queue", "limit"]
 class Batches(Resource[S]):
     """Jobs that belong together."""
 
-    @operation("POST", "/v1/batches", NewBatchView, once=True)
+    @operation("POST", "/v1/batches", NewBatchView)
     def create(
         self,
         jobs: Sequence[NewJob],

@@ -64,7 +64,7 @@ class Jobs(Resource[S]):
         """Cancel a waiting job at once. A running job is asked to stop."""
         return Given({"job_id": job_id}, body={"reason": reason})
 
-    @operation("POST", "/v1/jobs/{job_id}:retry", JobView, once=True)
+    @operation("POST", "/v1/jobs/{job_id}:retry", JobView)
     def retry(self, job_id: str, *, from_step: str | None = None, reason: str = "") -> Given:
         """Run a dead letter, a cancelled job or one that waits for its retry now. It has all its attempts again."""
         return Given({"job_id": job_id}, body=given({"from_step": from_step, "reason": reason}))
@@ -160,7 +160,7 @@ class DeadLetters(Resource[S]):
         paged = {"sort": sort, "descending": descending, "limit": page_size}
         return all_pages(DeadLetters.page, self, lambda page: page.jobs, {**where, **paged})
 
-    @operation("POST", "/v1/dead:purge", ChangedView, once=True)
+    @operation("POST", "/v1/dead:purge", ChangedView)
     def purge(self, older_than: Length, *, dry_run: bool = False, reason: str = "") -> Given:
         """Delete dead letters that are older than this. With `dry_run`, only count them."""
         return Given(body={"older_than": seconds(older_than), "dry_run": dry_run, "reason": reason})

@@ -18,7 +18,7 @@ Report = Mapping[str, Any]
 class Leases(Resource[S]):
     """What a worker does that is not part of the application."""
 
-    @operation("POST", "/v1/leases", ClaimView, once=True)
+    @operation("POST", "/v1/leases", ClaimView)
     def claim(
         self,
         worker: str,

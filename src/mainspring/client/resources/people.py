@@ -116,7 +116,7 @@ class People(Resource[S]):
 class Users(Resource[S]):
     """People in the form of a user service with birthdays, in camel case."""
 
-    @operation("POST", "/user", UserView, once=True)
+    @operation("POST", "/user", UserView)
     def create(
         self,
         firstName: str,  # noqa: N803 - as the route names it

@@ -72,7 +72,7 @@ class Schedules(Resource[S]):
         """Let a schedule fire again from now on."""
         return Given({"schedule_id": schedule_id}, body={"reason": reason})
 
-    @operation("POST", "/v1/schedules/{schedule_id}:trigger", TriggeredView, once=True)
+    @operation("POST", "/v1/schedules/{schedule_id}:trigger", TriggeredView)
     def trigger(self, schedule_id: str, *, reason: str = "") -> Given:
         """Run a schedule's job once now, in addition to its times."""
         return Given({"schedule_id": schedule_id}, body={"reason": reason})

@@ -11,12 +11,15 @@ from mainspring.client.models import (
     NewTokenView,
     OrderView,
     Probe,
+    PublicTokenView,
     QueueList,
     QueueStats,
     ResumedView,
+    RotatedView,
     SchedulerHealth,
     SecretList,
     SecretTextView,
+    SessionList,
     TaskList,
     TaskView,
     TokenList,
@@ -97,15 +100,56 @@ class Tokens(Resource[S]):
         """Return the tokens, without their texts."""
         return Given()
 
-    @operation("POST", "/v1/tokens", NewTokenView, once=True)
-    def create(self, name: str, scopes: Sequence[str], *, expires_at: datetime | None = None) -> Given:
-        """Create a token. Its text is in this answer only."""
-        return Given(body=given({"name": name, "scopes": scopes, "expires_at": expires_at}))
+    @operation("POST", "/v1/tokens", NewTokenView)
+    def create(
+        self,
+        name: str,
+        scopes: Sequence[str],
+        *,
+        expires_at: datetime | None = None,
+        project: str | None = None,
+        queues: Sequence[str] = (),
+    ) -> Given:
+        """Create a token, for a project or some queues if you name them. Its text is in this answer only."""
+        limits = {"expires_at": expires_at, "project": project, "queues": list(queues)}
+        return Given(body=given({"name": name, "scopes": scopes, **limits}))
+
+    @operation("POST", "/v1/tokens:public", PublicTokenView)
+    def public(
+        self,
+        *,
+        jobs: Sequence[str] = (),
+        target: tuple[str, str] | None = None,
+        ttl: float = 900.0,
+        result: bool = False,
+    ) -> Given:
+        """Create a token with which a web page reads these jobs, or those about a target, for `ttl` seconds."""
+        about = None if target is None else {"type": target[0], "id": target[1]}
+        return Given(body=given({"jobs": list(jobs), "target": about, "ttl": ttl, "result": result}))
+
+    @operation("POST", "/v1/tokens:rotate", RotatedView)
+    def rotate(self, *, forget: bool = False, reason: str = "") -> Given:
+        """Sign public tokens with a new key. With `forget`, end those that are signed with older ones."""
+        return Given(body={"forget": forget, "reason": reason})
 
     @operation("DELETE", "/v1/tokens/{token_id}", type(None))
     def revoke(self, token_id: str) -> Given:
         """Revoke a token. It works for up to five more seconds."""
         return Given({"token_id": token_id})
+
+
+class Sessions(Resource[S]):
+    """Sessions of browsers."""
+
+    @operation("GET", "/v1/sessions", SessionList)
+    def list(self) -> Given:
+        """Return the sessions that have not ended."""
+        return Given()
+
+    @operation("DELETE", "/v1/sessions/{session_id}", type(None))
+    def end(self, session_id: str, *, reason: str = "") -> Given:
+        """Log a browser out."""
+        return Given({"session_id": session_id}, query=given({"reason": reason or None}))
 
 
 class Secrets(Resource[S]):
@@ -121,12 +165,12 @@ class Secrets(Resource[S]):
         """Return a secret with its texts: receivers need them to verify signatures."""
         return Given({"name": name})
 
-    @operation("POST", "/v1/secrets", SecretTextView, once=True)
+    @operation("POST", "/v1/secrets", SecretTextView)
     def create(self, name: str, *, secret: str | None = None) -> Given:
         """Create a secret, with a text of your own or a new one."""
         return Given(body=given({"name": name, "secret": secret}))
 
-    @operation("POST", "/v1/secrets/{name}:rotate", SecretTextView, once=True)
+    @operation("POST", "/v1/secrets/{name}:rotate", SecretTextView)
     def rotate(self, name: str, *, secret: str | None = None) -> Given:
         """Replace a secret. For 24 hours, requests are signed with the new and the old one."""
         return Given({"name": name}, body=given({"secret": secret}))
