@@ -54,6 +54,15 @@ async def test_the_json_answer_is_the_result(served: Served, endpoint: FakeEndpo
     assert request.headers["content-type"] == "application/json"
 
 
+async def test_requests_are_counted_as_deliveries(served: Served, endpoint: FakeEndpoint) -> None:
+    await pushed(served, endpoint, Answer(200), Answer(410))
+    await pushed(served, endpoint)
+    async with served.session.get(f"{served.url}/metrics") as response:
+        page = await response.text()
+    for outcome in ("sent", "failed"):
+        assert f'mainspring_deliveries_total{{channel="http",outcome="{outcome}"}} 1.0' in page
+
+
 async def test_the_request_says_which_job_it_is(served: Served, endpoint: FakeEndpoint) -> None:
     job_id = await served.enqueue("http", {"url": endpoint.url}, queue="far & wide é")
     await served.run()

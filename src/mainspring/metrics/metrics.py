@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric as Family
@@ -76,6 +76,12 @@ class Metrics:
 
     async def _read_cluster(self) -> bytes:
         return await asyncio.to_thread(text_of, await read_cluster(self._app))
+
+
+def counted_delivery(app: Mainspring, channel: str) -> AbstractContextManager[None]:
+    """Count a message as `Metrics.delivery` does, if this process has metrics."""
+    found: Metrics | None = app.runtime.extensions.get(EXTENSION)
+    return nullcontext() if found is None else found.delivery(channel)
 
 
 class Found(Collector):

@@ -16,6 +16,7 @@ from typing import Any
 from mainspring.app import Mainspring
 from mainspring.context import Context
 from mainspring.errors import Discard, RequestFailed, RequestRefused
+from mainspring.metrics.metrics import counted_delivery
 from mainspring.outgoing.addresses import Reach, networks_of
 from mainspring.outgoing.client import DEFAULT_TIMEOUT, Outgoing, OutgoingRequest
 from mainspring.projects import key_in
@@ -96,11 +97,12 @@ class Push:
     async def _send(self, ctx: Context, request: OutgoingRequest, secret: str | None, number: int) -> dict[str, Any]:
         headers = {**request.headers, **await self._headers(ctx, request.body, secret, number)}
         complete = OutgoingRequest(request.method, request.url, headers, request.body, request.timeout)
-        try:
-            answer = await self._outgoing.send(complete)
-        except RequestRefused as refused:
-            raise Discard(refused) from None
-        judge(answer, self._app.now())
+        with counted_delivery(self._app, TASK):
+            try:
+                answer = await self._outgoing.send(complete)
+            except RequestRefused as refused:
+                raise Discard(refused) from None
+            judge(answer, self._app.now())
         return {"status": answer.status, "result": None if answer.status == HTTPStatus.ACCEPTED else result_of(answer)}
 
     async def _headers(self, ctx: Context, body: bytes, secret: str | None, number: int) -> dict[str, str]:
