@@ -37,6 +37,7 @@ from mainspring.service.public_tokens import (
     check,
 )
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs, needs_public_token
+from mainspring.service.separation import changes_for, jobs_of
 from mainspring.service.token_routes import tokens_of
 from mainspring.service.tokens import Scope
 from mainspring.stores.feed import ChangeFilter, parse_cursor
@@ -68,7 +69,7 @@ class RotateBody(Reasoned):
 
 @router.post(
     "/tokens:public", response_model=PublicTokenView, status_code=201, summary="Create a public token",
-    **needs(Scope.READ),
+    **needs(Scope.READ, projects=True),
 )  # fmt: skip
 async def create_public_token(request: Request, body: PublicTokenBody) -> Response:
     """Create a token for a web page, which reads these jobs and nothing else until the token expires.
@@ -78,7 +79,7 @@ async def create_public_token(request: Request, body: PublicTokenBody) -> Respon
     target = None if body.target is None else (body.target.type, body.target.id)
     check(tuple(body.jobs), target, body.ttl)
     for job_id in body.jobs:
-        await app_of(request).jobs.get(job_id)
+        await jobs_of(request).get(job_id)
     grant, text = await PublicTokens(tokens_of(request)).create(
         jobs=tuple(body.jobs), target=target, ttl=body.ttl, with_result=body.result, issuer=caller_of(request).id
     )
@@ -143,7 +144,7 @@ async def list_public_jobs(request: Request) -> Response:
     where = Filter(ids=grant.jobs)
     if grant.target is not None:
         where = Filter(target_type=grant.target[0], target_id=grant.target[1])
-    page = await app_of(request).jobs.find(where, limit=MOST_OF_TARGET)
+    page = await jobs_of(request).find(where, limit=MOST_OF_TARGET)
     found = [job for job in page.jobs if grant.covers(job)]
     return answer({"jobs": [await public_data(request, job, grant) for job in found]})
 
@@ -158,7 +159,7 @@ async def show_public_job(request: Request, job_id: str) -> Response:
     if not grant.may_cover(job_id):
         raise refused
     try:
-        job = await app_of(request).jobs.get(job_id)
+        job = await jobs_of(request).get(job_id)
     except JobNotFound:
         raise (refused if grant.target is not None else Problem("not_found", "the job is not there any more")) from None
     if not grant.covers(job):
@@ -197,18 +198,19 @@ async def follow_public_events(request: Request, query: Annotated[PublicEventQue
 
     It resumes as `GET /v1/events` does. Read the job again after each event but `progressed`.
     """
-    wish = wish_of(grant_of(request), query.job, request.headers.get("last-event-id") or query.last_event_id)
-    return EventResponse(live_of(request.app), caller_of(request), wish)
+    caller, grant = caller_of(request), grant_of(request)
+    wish = wish_of(caller, grant, query.job, request.headers.get("last-event-id") or query.last_event_id)
+    return EventResponse(live_of(request.app), caller, wish)
 
 
-def wish_of(grant: Grant, jobs: list[str], after: str | None) -> Wish:
-    """Return what a holder follows: what it asks for, within what its token names."""
+def wish_of(caller: Caller, grant: Grant, jobs: list[str], after: str | None) -> Wish:
+    """Return what a holder follows: what it asks for, within what its token names and the token that made it sees."""
     if not all(map(grant.may_cover, jobs)):
         raise Problem("forbidden", ONLY_PUBLIC)
     target_type, target_id = grant.target or (None, None)
     chosen = tuple(jobs) or grant.jobs
     where = ChangeFilter(kinds=PUBLIC_KINDS, jobs=chosen, target_type=target_type, target_id=target_id)
-    return Wish(where, parse_cursor(after or None), Names.PUBLIC)
+    return Wish(changes_for(caller, where), parse_cursor(after or None), Names.PUBLIC)
 
 
 class PublicSubscribe(Body):
@@ -233,7 +235,7 @@ async def follow(socket: WebSocket) -> bool:
     async with while_connected(socket.receive):
         caller: Caller = await public_caller(PublicTokens(socket.app.state.tokens), asked.token)
         assert caller.grant is not None  # noqa: S101 - for the type checker
-        async with live.stream(caller, wish_of(caller.grant, asked.job, asked.since)) as stream:
+        async with live.stream(caller, wish_of(caller, caller.grant, asked.job, asked.since)) as stream:
             is_complete = await stream.run(SocketWire(socket), live.now())
     return is_complete
 

@@ -17,6 +17,7 @@ from mainspring import Mainspring
 from mainspring.ids import new_id
 from mainspring.projects import project_of
 from mainspring.service.guard import OPEN_PATHS
+from tests.service.projects.following import first_place, frames
 from tests.service.projects.planting import (
     ERROR,
     KEY,
@@ -98,6 +99,8 @@ def bodies(operation: Operation, planted: Planted) -> list[Any]:
         ]
         workers = (WORKER, f"p.a.{WORKER}")
         return [{"worker": worker, "items": [{**planted.lease, **item}]} for worker in workers for item in news]
+    if operation == ("POST", "/v1/tokens:public"):
+        return [{"jobs": planted.jobs[:1], "result": True}]
     if operation == ("POST", "/v1/leases"):
         held = {planted.lease["id"]: planted.lease["token"]}
         return [{**body, "held": held} for body in BODIES[operation]]
@@ -178,19 +181,6 @@ async def test_every_operation_says_whether_it_keeps_projects_apart(app: Mainspr
 # -- live events ------------------------------------------------------------------------------------
 
 
-async def frames(client: Client, query: str, until: str) -> str:
-    """Return what a stream sends until it names this job."""
-    found = ""
-    headers = {"authorization": f"Bearer {client.token}"}
-    async with asyncio.timeout(30), client.session.get(f"{client.url}/v1/events{query}", headers=headers) as response:
-        assert response.status == 200
-        async for line in response.content:
-            found += line.decode()
-            if until in found:
-                return found
-    raise AssertionError(found)
-
-
 async def messages(socket: aiohttp.ClientWebSocketResponse, until: str) -> str:
     found = ""
     async with asyncio.timeout(30):
@@ -215,15 +205,6 @@ async def test_events_are_those_of_the_project(every_store: Mainspring) -> None:
         assert all(own in text for text in shown[1:])
         assert not [text for text in shown if MARK in text or any(job_id in text for job_id in planted.jobs)]
         assert MARK in await frames(two.whole, queries[0], own)
-
-
-async def first_place(client: Client) -> str:
-    headers = {"authorization": f"Bearer {client.token}"}
-    async with asyncio.timeout(30), client.session.get(f"{client.url}/v1/events", headers=headers) as response:
-        async for line in response.content:
-            if line.startswith(b"id: "):
-                return line.decode().removeprefix("id: ").strip()
-    raise AssertionError
 
 
 @pytest.mark.parametrize("query", [f"?queue=p/a/{QUEUE}", "?queue=p/a/*"])

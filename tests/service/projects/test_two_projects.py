@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -11,6 +12,7 @@ from mainspring.service import Tokens
 from mainspring.testing.fakes import Answer, FakeEndpoint
 from mainspring.webhooks import verify
 from mainspring.worker import Worker
+from tests.service.projects.following import first_place, frames
 from tests.service.projects.planting import Two, data, put, text_of, two_projects
 from tests.service.serving import Client
 from tests.service.serving import serving as plain_serving
@@ -288,6 +290,25 @@ async def test_a_callback_is_signed_with_the_secret_of_the_project(app: Mainspri
         assert request.headers["x-mainspring-queue"] == "p/a/http"
         assert endpoint.bodies[0]["job"]["id"] == job_id
         assert (await data(client, "GET", "/v1/secrets/p%2Fa%2Fdefault"))["texts"] == secret["texts"]
+
+
+# -- public tokens ---------------------------------------------------------------------------------------
+
+
+async def test_a_public_token_shows_jobs_of_the_project_that_made_it(two: Two) -> None:
+    target = {"type": "order", "id": "7"}
+    ours, theirs = await put(two.a, target=target), await put(two.b, target=target)
+    assert (await two.b.post("/v1/tokens:public", {"jobs": [ours]})).code == "not_found"
+    made = await data(two.a, "POST", "/v1/tokens:public", {"target": target})
+    page = two.a.using(made["text"])
+    assert [job["id"] for job in (await data(page, "GET", "/v1/public/jobs"))["jobs"]] == [ours]
+    assert (await page.get(f"/v1/public/jobs/{ours}")).status == 200
+    assert (await page.get(f"/v1/public/jobs/{theirs}")).code == "forbidden"
+    place = await first_place(two.whole)
+    await data(two.b, "POST", f"/v1/jobs/{theirs}:cancel", {})
+    await data(two.a, "POST", f"/v1/jobs/{ours}:cancel", {})
+    shown = await frames(page, f"?last_event_id={quote(place)}", ours, "/v1/public/events")
+    assert theirs not in shown
 
 
 # -- tokens of queues ------------------------------------------------------------------------------------
