@@ -14,7 +14,7 @@ from typing import Any
 from mainspring.clock import Millis
 from mainspring.job import Claim
 from mainspring.json_text import from_json
-from mainspring.queue_patterns import covers, is_among, is_pattern
+from mainspring.queue_patterns import EVERY, covers, is_among, is_pattern
 from mainspring.stores.columns import CLAIMED
 from mainspring.stores.engine.claim import Head, Level, due_suspects, earliest, ends, head_of, shares
 from mainspring.stores.feed import ChangeKind
@@ -205,11 +205,13 @@ def claim_one(transaction: Transaction, request: ClaimRequest) -> Taken:
 def read_heads(transaction: Transaction, request: ClaimRequest, paused: set[str | None]) -> list[Head]:
     """Return the heads of the wanted queues that are not paused, in the order of the wants."""
     wants = request.wants
-    if any(is_pattern(want.queue) for want in wants):
-        wanted = [want.queue for want in wants]
+    wanted = dict.fromkeys([want.queue for want in wants])
+    if EVERY in wanted:
+        rows = from_json(transaction.value(HEADS_OF_ALL))
+    elif any(map(is_pattern, wanted)):
         rows = [row for row in from_json(transaction.value(HEADS_OF_ALL)) if is_among(row[0], wanted)]
     else:
-        names = [(name,) for name in dict.fromkeys(want.queue for want in wants)]
+        names = [(name,) for name in wanted]
         rows = [row for part in in_values(HEADS_OF, names) for row in from_json(transaction.value(*part))]
     heads = {row[0]: row for row in rows if row[0] not in paused}  # HEADS_OF_ALL may list a queue twice
     return [read_head(transaction, request.tasks, *row) for row in heads.values()]

@@ -95,7 +95,8 @@ def write(transaction: Transaction, new: list[PreparedBundle]) -> list[list[Inse
     for bundle in (prepared.bundle for prepared in taken):
         if bundle.note is not None:
             write_entry(transaction, bundle.note)
-        commit_once(transaction, bundle.once)
+        if bundle.once is not None:
+            commit_once(transaction, bundle.once)
     if comes_soon(writes, transaction.now):
         transaction.documents = True
     transaction.state_changed |= any(prepared.bundle.spread for prepared in taken)
