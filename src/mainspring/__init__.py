@@ -72,6 +72,7 @@ from mainspring.job import Job, NewJob, Priority, Status
 from mainspring.middleware import EnqueueCall, RunCall
 from mainspring.numbers import Numbers
 from mainspring.options import Chunk, Retention
+from mainspring.redaction import Redaction
 from mainspring.retry import Retry
 from mainspring.stores.feed import Change, ChangeFilter, ChangeKind
 from mainspring.stores.protocol import Filter
@@ -164,6 +165,7 @@ __all__ = [
     "RRule",
     "Rate",
     "Recover",
+    "Redaction",
     "Retention",
     "Retry",
     "RunCall",

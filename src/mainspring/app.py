@@ -41,6 +41,7 @@ from mainspring.options import (
 )
 from mainspring.projects import key_in_run
 from mainspring.published.remote import RemoteTask
+from mainspring.redaction import Redaction
 from mainspring.runtime import Runtime
 from mainspring.services import whoami
 from mainspring.stores.connect import store_of
@@ -88,15 +89,18 @@ class Mainspring:
         clock: Clock | None = None,
         halted: HaltedOption | None = None,
         version: str | None = None,
+        redact: Redaction | None = None,
         **defaults: Unpack[DefaultOptions],
     ) -> None:
         """Name the store and set defaults. A queue (`app.queue`), a task and an enqueue can override them.
 
         `halted` is a function, or a `HaltCheck`, that says whether another system has halted the jobs. `version` is
         that of your code. Workers record it with each run. Default: the environment variable MAINSPRING_VERSION, or the
-        git commit of the working directory.
+        git commit of the working directory. `redact` has the rules of what is hidden from logs, errors and the API,
+        see docs/security.md.
         """
         self.runtime = runtime = Runtime(store_of(store, clock), defaults, halted, version)
+        runtime.services.redaction = redact or runtime.services.redaction
         self.tasks = runtime.tasks
         self.jobs = runtime.jobs
         self.breakers = runtime.breakers
@@ -123,6 +127,11 @@ class Mainspring:
     @property
     def store(self) -> Store:
         return self.runtime.store
+
+    @property
+    def redaction(self) -> Redaction:
+        """Return the rules of what is hidden: `app.redaction(value)` returns a value without secrets."""
+        return self.runtime.services.redaction
 
     @property
     def schedules(self) -> Schedules:

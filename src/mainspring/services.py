@@ -15,6 +15,7 @@ from mainspring.events import Bus
 from mainspring.halt_check import OutsideHalt
 from mainspring.job import Job
 from mainspring.portal import Portal
+from mainspring.redaction import DEFAULT, Redaction
 from mainspring.stores.protocol import Halt, Stats, Store
 
 T = TypeVar("T")
@@ -56,6 +57,7 @@ class Services:
     tasks: Mapping[str, TaskInfo] = field(default_factory=dict)
     remote_windows: dict[str, object] = field(default_factory=dict)  # delivery hours of tasks of other programs
     outside_halt: OutsideHalt | None = None  # another system that may halt this one
+    redaction: Redaction = DEFAULT
     before_waiting: Callable[[Job], None] | None = None  # set by the test kit; may refuse to wait for a job
     endings: set[asyncio.Task[None]] = field(default_factory=set)  # what `close` waits for
     _opened: Store | None = None

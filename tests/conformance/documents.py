@@ -180,6 +180,10 @@ class DocumentTests(StoreScenario):
 
     # -- by hand --------------------------------------------------------------------------------------
 
+    async def test_a_bundle_may_have_nothing_but_a_note(self, store: Store) -> None:
+        assert await store.write([Bundle((), note=a_note("thing.read"))]) == [[]]
+        assert [entry.action for entry in await store.audit()] == ["thing.read"]
+
     async def test_a_bundles_note_is_in_the_audit_log(self, store: Store, clock: ManualClock) -> None:
         await store.write([Bundle((a_write(),), (new_job(),), a_note("thing.put", n=1)), Bundle((a_write("b"),))])
         await store.write([Bundle((a_write(data=None),), note=a_note("thing.delete"))])

@@ -15,6 +15,7 @@ from mainspring import Cancel, ConfigurationError, Discard, Mainspring, Retry, S
 from mainspring.errors import Failure
 from mainspring.job import Claim, Move, Outcome
 from mainspring.observer import RunEnd
+from mainspring.redaction import DEFAULT, Redaction
 from mainspring.sentry import instrument
 from mainspring.sentry.failures import MAX_PAYLOAD_CHARS, FailedRun, event_of, frames_of, scrubbed, shown_payload
 from mainspring.testing import manual
@@ -168,6 +169,27 @@ async def test_redact_decides_what_sentry_sees(app: Mainspring, sentry: FakeSent
     assert SECRET not in str(event)
 
 
+async def test_the_rules_of_the_application_hold_for_payloads_and_messages(sentry: FakeSentry) -> None:
+    app = Mainspring("memory://", redact=Redaction(tasks={"work": ("/card/number",)}))
+    instrument(app)
+
+    @app.task(max_attempts=1)
+    async def work(card: dict[str, str], password: str) -> None:
+        try:
+            raise KeyError(password)
+        except KeyError as error:
+            msg = f"cannot charge {card['number']}"
+            raise LookupError(msg) from error
+
+    async with manual(app) as kit:
+        await work.enqueue({"number": SECRET, "name": "Ada"}, f"{SECRET}2")
+        await kit.drain()
+    (event,) = events(sentry)
+    assert event["extra"]["payload"]["card"] == {"number": "[redacted]", "name": "Ada"}
+    assert [each["value"] for each in event["exception"]["values"]] == ["'[redacted]'", "cannot charge [redacted]"]
+    assert SECRET not in str(event)
+
+
 def test_a_redaction_that_fails_leaves_the_payload_out(caplog: pytest.LogCaptureFixture) -> None:
     assert shown_payload('{"a": 1}', lambda payload: payload["b"]) == "<left out: its redaction failed>"
     assert "redaction_failed" in caplog.text
@@ -180,7 +202,7 @@ def test_a_long_payload_is_left_out() -> None:
 
 @pytest.mark.parametrize("payload", [{"a": [{"token": "x1"}]}, [[{"password": "x1"}]], {"secret": "x1"}])
 def test_values_with_secret_names_are_removed_at_any_depth(payload: Any) -> None:
-    assert "x1" not in str(scrubbed(payload))
+    assert "x1" not in str(scrubbed(DEFAULT, "work", payload))
 
 
 def test_frames_are_read_from_the_last_traceback() -> None:
@@ -194,7 +216,7 @@ def test_a_dead_letter_without_a_failure_has_a_message() -> None:
     run = FailedRun(
         "k", "j1", "work", "default", 1, 1, 0, "w1", "{}", None, is_final=True, failure=None, reason="buried"
     )
-    event, _ = event_of(run, None, local_variables=False)
+    event, _ = event_of(run, DEFAULT, None, local_variables=False)
     assert (event["message"], event["fingerprint"]) == ("work buried", ["work", "buried"])
 
 

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 from mainspring.cli.terminal import has_colour
 from mainspring.errors import ConfigurationError
 from mainspring.log import add_context, add_job, context_fields, job_fields, request_id, set_up_children
+from mainspring.log_redaction import RedactingFormatter
+from mainspring.redaction import DEFAULT
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -75,7 +77,7 @@ def set_up(level: str, *, as_json: bool, import_structlog: bool = True, final: b
     """
     set_up_children(partial(set_up, level, as_json=as_json, import_structlog=import_structlog, final=final))
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
+    handler.setFormatter(RedactingFormatter(JsonFormatter() if as_json else TextFormatter()))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
     if import_structlog:
@@ -111,7 +113,9 @@ def use_structlog(handler: logging.Handler, level: str, *, as_json: bool, final:
             )
         ]
     remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[remove, *last]))
+    formatter = structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[remove, *last])
+    known = handler.formatter.redaction if isinstance(handler.formatter, RedactingFormatter) else DEFAULT
+    handler.setFormatter(RedactingFormatter(formatter, known))
 
 
 def call_after_import(module: str, function: Callable[[], None]) -> None:

@@ -13,6 +13,7 @@ from mainspring.cli.loading import load
 from mainspring.cli.parser import Commands, Parser, add_command, add_group
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import ConfigurationError, MissingExtra
+from mainspring.log_redaction import use_in_logs
 
 if TYPE_CHECKING:
     from mainspring.service.settings import ServiceSettings
@@ -78,9 +79,10 @@ def run_service(args: Namespace, terminal: Terminal) -> int:
     from mainspring.service.program import Service
     from mainspring.telemetry import turn_on
 
-    app = application_of(settings)
+    service = Service(app := application_of(settings), settings)
+    use_in_logs(app.redaction)
     turn_on(app, otel=settings.otel, sentry_dsn=settings.sentry_dsn, sentry_traces=settings.sentry_traces)
-    return Service(app, settings).run()
+    return service.run()
 
 
 def application_of(settings: ServiceSettings) -> Mainspring:

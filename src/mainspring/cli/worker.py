@@ -21,6 +21,7 @@ from mainspring.cli.terminal import Terminal
 from mainspring.cli.watch import Watch
 from mainspring.errors import ConfigurationError, MissingExtra
 from mainspring.log import get_log
+from mainspring.log_redaction import use_in_logs
 
 if TYPE_CHECKING:
     from mainspring.app import Mainspring
@@ -118,6 +119,7 @@ def work(args: Namespace, path: str) -> int:
     from mainspring.worker import Worker, WorkerSettings
 
     app = load(path)
+    use_in_logs(app.redaction)
     turn_on_by_environment(app)
     worker = Worker(app, WorkerSettings(**make_settings(args)))
     with metrics_of(app, args):

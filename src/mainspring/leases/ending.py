@@ -11,6 +11,7 @@ from mainspring.job import Claim, Job, Move, Outcome
 from mainspring.json_text import problem_of_json, read_object, to_json
 from mainspring.leases.items import Cancelled, Complete, Fail, Item, Release, Snooze
 from mainspring.names import showable
+from mainspring.redaction import DEFAULT, Hide, Redaction
 from mainspring.retry import Retry
 from mainspring.task import Task
 from mainspring.worker.failures import as_failure
@@ -39,10 +40,16 @@ class LeasedRun(Run):
     def __init__(self, claim: Claim, task: Task[..., Any, Any] | None) -> None:
         super().__init__(claim, cast("Task[..., Any, Any]", task), 0.0)
         self.is_known = task is not None  # False: only other programs know the task
+        self.rules = DEFAULT
+
+    @property
+    def redaction(self) -> Redaction:
+        return self.rules
 
     @classmethod
-    def of(cls, job: Job, task: Task[..., Any, Any] | None) -> LeasedRun:
+    def of(cls, job: Job, task: Task[..., Any, Any] | None, rules: Redaction = DEFAULT) -> LeasedRun:
         run = cls(claim_of(job), task)
+        run.rules = rules
         run.passed = True
         run.started_at = to_millis(job.started_at) if job.started_at else 0
         return run
@@ -108,7 +115,7 @@ def text_of(value: Any, what: str) -> str:
 def outcome_of_failure(run: LeasedRun, item: Fail, now: Millis) -> Outcome:
     if isinstance(item.error, RunEnd):  # as if a handler had raised it
         return by_run_end(run, item.error, now)
-    run.error = error = error_of(item.error, retry_of(run))
+    run.error = error = error_of(item.error, retry_of(run), run.hide)
     ended = failed(run, error, now)
     if not item.retry and ended.move is Move.RETRY:
         return outcome(run, Move.DEAD, now, failure=ended.failure, reason="its lessee gave up")
@@ -123,12 +130,12 @@ def retry_of(run: LeasedRun) -> Retry:
         return Retry()
 
 
-def error_of(error: str | Failure | BaseException, retry: Retry) -> BaseException:
+def error_of(error: str | Failure | BaseException, retry: Retry, hide: Hide | None = None) -> BaseException:
     """Return an exception for the retry policy and the features, which carries what is stored of the error."""
     if isinstance(error, BaseException):
         return error
     given = error if isinstance(error, Failure) else Failure("LeaseFailed", error)
-    failure = as_failure(given.type, given.message, given.traceback, given.place)
+    failure = as_failure(given.type, given.message, given.traceback, given.place, hide)
     made = exception_named(failure.type, retry, failure.message)
     made.mainspring_failure = failure  # type: ignore[attr-defined] # see `failure_of`
     return made

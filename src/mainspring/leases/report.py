@@ -61,7 +61,7 @@ class Reporter:
             item = items[number]
             if not isinstance(item, (Progress, SaveStep, *ENDINGS)):
                 by_number[number] = accepted(item, cancelled)
-        by_number |= await self._progress({n: i for n in open_ if isinstance(i := items[n], Progress)}, cancelled)
+        by_number |= await self._progress({n: i for n in open_ if isinstance(i := items[n], Progress)}, cancelled, jobs)
         for number in open_:
             if isinstance(item := items[number], SaveStep):
                 by_number[number] = await self._save(item, cancelled)
@@ -70,13 +70,21 @@ class Reporter:
 
     # -- while a job runs -----------------------------------------------------------------------
 
-    async def _progress(self, items: Mapping[int, Progress], cancelled: Mapping[str, str]) -> dict[int, Answer]:
+    async def _progress(
+        self, items: Mapping[int, Progress], cancelled: Mapping[str, str], jobs: Mapping[str, Job]
+    ) -> dict[int, Answer]:
         if not items:
             return {}
         last = {(item.job_id, item.token): item for item in items.values()}  # of several about one job
-        reports = [ProgressReport(i.job_id, i.token, float(i.fraction), showable(str(i.note))) for i in last.values()]
+        reports = [
+            ProgressReport(i.job_id, i.token, float(i.fraction), self._hidden(showable(str(i.note)), jobs[i.job_id]))
+            for i in last.values()
+        ]
         held = await self._runtime.store.report(reports)
         return {n: accepted(i, cancelled) if i.job_id in held else stale(i, OVER) for n, i in items.items()}
+
+    def _hidden(self, note: str, job: Job) -> str:
+        return self._runtime.services.redaction.hide(job.payload, job.headers, job.task)(note) if note else note
 
     async def _save(self, item: SaveStep, cancelled: Mapping[str, str]) -> Answer:
         store = self._runtime.store
@@ -112,7 +120,8 @@ class Reporter:
         answers: dict[int, Answer] = {}
         now = self._runtime.store.clock.now()
         for number, item in items.items():
-            run = LeasedRun.of(jobs[item.job_id], self._runtime.task_named(jobs[item.job_id].task))
+            job = jobs[item.job_id]
+            run = LeasedRun.of(job, self._runtime.task_named(job.task), self._runtime.services.redaction)
             try:
                 ended[number] = run, outcome_of(run, item, now)
             except MainspringError as error:

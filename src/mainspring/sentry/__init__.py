@@ -52,9 +52,9 @@ def instrument(
     """Report this application's jobs to Sentry. Call it before a worker starts; `sentry_sdk.init` sets up Sentry.
 
     `failures`: "final" reports a job when it gives up, "each" also reports each attempt that failed. `redact` gets the
-    decoded payload of a failed job and returns what Sentry may see of it; by default, values with names such as
-    `password` are removed. With `local_variables`, events have the variables of each frame, which `redact` does not
-    see. `queues` and `crons` turn spans and check-ins off.
+    decoded payload of a failed job and returns what Sentry may see of it; by default, the rules of `app.redaction`
+    and Sentry's own list of names decide. With `local_variables`, events have the variables of each frame, which
+    `redact` does not see. `queues` and `crons` turn spans and check-ins off.
     """
     if failures not in {"final", "each"}:
         msg = f'failures is {failures!r}; give "final" or "each"'

@@ -6,6 +6,7 @@ import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import sentry_sdk
@@ -17,6 +18,7 @@ from mainspring.job import Job, Move, Status
 from mainspring.json_text import from_json, to_json
 from mainspring.log import get_log
 from mainspring.observer import RunEnd
+from mainspring.redaction import Hide, Redaction
 from mainspring.stored_options import options_of
 from mainspring.stores.protocol import Takeover
 from mainspring.worker.failures import attached_failure
@@ -83,9 +85,15 @@ class FailedRun:
         return None if occurrence is None else occurrence["schedule"]
 
 
-def event_of(run: FailedRun, redact: Redact | None, *, local_variables: bool) -> tuple[Event, Hint]:
-    """Return the event of a failed run, and what Sentry's event processors may look at."""
+def event_of(
+    run: FailedRun, redaction: Redaction, redact: Redact | None, *, local_variables: bool
+) -> tuple[Event, Hint]:
+    """Return the event of a failed run, and what Sentry's event processors may look at.
+
+    Texts are cleaned by the rules of the application, and so is the payload, unless `redact` does that.
+    """
     exception, hint = exception_of(run, local_variables=local_variables)
+    exception = redaction.texts(exception, hide_of(run, redaction))
     event: Any = {
         "event_id": run.event_id,
         "level": "error" if run.is_final else "warning",
@@ -95,7 +103,7 @@ def event_of(run: FailedRun, redact: Redact | None, *, local_variables: bool) ->
         "fingerprint": [run.task, fingerprint_of(run)],
         "tags": tags_of(run),
         "contexts": {"job": context_of(run)},
-        "extra": {"payload": shown_payload(run.payload, redact)},
+        "extra": {"payload": shown_payload(run.payload, redact or partial(scrubbed, redaction, run.task))},
         **exception,
     }
     if not hint and run.failure is not None and run.failure.traceback:  # perhaps of a program in another language
@@ -170,21 +178,30 @@ def frames_of(traceback: str) -> list[dict[str, Any]]:
 # -- the payload --------------------------------------------------------------------------------------
 
 
-def shown_payload(payload: str, redact: Redact | None) -> Any:
+def shown_payload(payload: str, redact: Redact) -> Any:
     """Return the payload without its secrets. If they cannot be removed, the payload is left out."""
     if len(payload) > MAX_PAYLOAD_CHARS:
         return f"<{len(payload):,} characters of JSON>"
     try:
-        return (redact or scrubbed)(from_json(payload))
+        return redact(from_json(payload))
     except Exception as error:  # noqa: BLE001 - the function is the user's
         log.warning("redaction_failed", error=f"{type(error).__name__}: {error}")
         return "<left out: its redaction failed>"
 
 
-def scrubbed(payload: Any) -> Any:
-    """Return the payload without values that Sentry's own list of names, such as `password`, calls secret."""
+def hide_of(run: FailedRun, redaction: Redaction) -> Hide:
+    """Return a function that replaces the secrets of a job in texts about its run."""
+    try:
+        payload = from_json(run.payload)
+    except ValueError:
+        payload = None
+    return redaction.hide(payload, options_of(run.options).get("headers"), run.task)
+
+
+def scrubbed(redaction: Redaction, task: str, payload: Any) -> Any:
+    """Return the payload without what the application's rules or Sentry's own list of names call secret."""
     scrubber = EventScrubber(recursive=True)
-    around = {"payload": payload}
+    around = {"payload": redaction.value(payload, task)}
     scrubber.scrub_dict(around)
-    scrubber.scrub_list(payload)
+    scrubber.scrub_list(around["payload"])
     return around["payload"]

@@ -53,6 +53,7 @@ class Sentry(Observer):
         child: dict[str, Any] | None = None,
     ) -> None:
         self._failures = failures
+        self._app = app
         self._redact = redact
         self._local_variables = local_variables
         self._queues = queues
@@ -118,7 +119,7 @@ class Sentry(Observer):
             self._check_ins.finish(job.id, to_json(job.options) if job.options else None, takeover.status)
 
     def _report(self, run: FailedRun, kept: Kept | None) -> None:
-        event, hint = event_of(run, self._redact, local_variables=self._local_variables)
+        event, hint = event_of(run, self._app.redaction, self._redact, local_variables=self._local_variables)
         with use_isolation_scope(kept.scope) if kept is not None else new_scope(run):
             if kept is not None:
                 event["contexts"]["trace"] = kept.trace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI
@@ -33,7 +34,7 @@ from mainspring.service.guard import App, Guard
 from mainspring.service.live import Live
 from mainspring.service.problems import Problem, problem_of
 from mainspring.service.push import add_http_task
-from mainspring.service.requests import of_lines
+from mainspring.service.requests import app_of, of_lines
 from mainspring.service.resources import BROWSER_ROUTERS, ROUTERS
 from mainspring.service.secrets import DeliveryTokens, Secrets
 from mainspring.service.settings import ServiceSettings, load_settings
@@ -52,6 +53,8 @@ def make_service(app: Mainspring, settings: ServiceSettings | None = None, live:
     To end the streams of events before the server stops, make `live` yourself, and close it.
     """
     settings = settings or load_settings()
+    if settings.redact or settings.redact_tasks:
+        app.runtime.services.redaction = app.redaction.with_more(settings.redact, settings.redact_tasks)
     tokens = Tokens(app.store)
     live = Live(app, tokens) if live is None else live
     add_http_task(app, settings)
@@ -98,7 +101,8 @@ def make_api(app: Mainspring, tokens: Tokens, settings: ServiceSettings, live: L
 
 
 def respond(request: Request, problem: Problem) -> Response:
-    body = problem.body(request.state.request_id, request.scope.get("root_path", ""))
+    redacted = replace(problem, detail=app_of(request).redaction.text(problem.detail))
+    body = redacted.body(request.state.request_id, request.scope.get("root_path", ""))
     return Response(body, problem.kind.status, problem.headers())
 
 

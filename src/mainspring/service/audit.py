@@ -9,9 +9,9 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mainspring.json_data import plain
 from mainspring.service.answers.audit import AuditPage
 from mainspring.service.bodies import Body, Instant
+from mainspring.service.redacted import audit_data
 from mainspring.service.requests import Router, answer, app_of, needs, next_link
 from mainspring.service.tokens import Scope
 
@@ -37,4 +37,7 @@ async def read_audit(request: Request, query: Annotated[AuditQuery, Query()]) ->
     found = await app_of(request).audit(**{**query.model_dump(), "limit": query.limit + 1})
     entries = found[: query.limit]
     cursor = entries[-1].cursor if len(found) > query.limit else None
-    return answer({"entries": plain(entries), "cursor": cursor}, headers=next_link(request, cursor))
+    return answer(
+        {"entries": [audit_data(request, entry) for entry in entries], "cursor": cursor},
+        headers=next_link(request, cursor),
+    )

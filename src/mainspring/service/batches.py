@@ -16,6 +16,7 @@ from mainspring.service.bodies import MOST_IN_BULK, NewJobBody, Reasoned
 from mainspring.service.bodies import Body as Checked
 from mainspring.service.cursors import cursor_of, last_of
 from mainspring.service.enqueue import prepared
+from mainspring.service.redacted import MARK_IN_JSON, refuse_mark
 from mainspring.service.replay import KeyKind, known_effect
 from mainspring.service.requests import Router, answer, app_of, caller_of, location, needs, next_link
 from mainspring.service.separation import batches_of
@@ -53,6 +54,7 @@ class BatchQuery(Checked):
 async def enqueue_batch(request: Request, body: BatchBody) -> Response:
     """Enqueue jobs that belong together. If one of them is invalid, none is enqueued."""
     app = app_of(request)
+    refuse_marks(request, await request.body(), body)
     jobs = [await prepared(request, job) for job in body.jobs]
     follow_ups = {
         name: await follow_up(request, getattr(body, name)) for name in ("on_success", "on_failure", "on_finished")
@@ -62,6 +64,11 @@ async def enqueue_batch(request: Request, body: BatchBody) -> Response:
         app.batch(jobs, **follow_ups) if begun is None else app.batches.resume(begun["batch"], jobs, follow_ups)
     )
     return answer({"id": batch.id, "jobs": batch.jobs}, 201, location(request, f"/v1/batches/{batch.id}"))
+
+
+def refuse_marks(request: Request, raw: bytes, body: BatchBody) -> None:
+    after = [job for job in (body.on_success, body.on_failure, body.on_finished) if job is not None]
+    refuse_mark(request, raw, [(job.task, job.payload) for job in (*body.jobs, *after)] if MARK_IN_JSON in raw else ())
 
 
 async def follow_up(request: Request, body: NewJobBody | None) -> NewJob | None:

@@ -13,6 +13,7 @@ from mainspring.errors import BreakerNotFound
 from mainspring.json_data import plain
 from mainspring.service.answers.breakers import BreakerList, BreakerView
 from mainspring.service.bodies import Reasoned, Seconds
+from mainspring.service.redacted import texts
 from mainspring.service.requests import Reason, Router, answer, app_of, caller_of, needs
 from mainspring.service.tokens import Scope
 
@@ -29,7 +30,7 @@ class OpenBody(Reasoned):
 @router.get("/breakers", response_model=BreakerList, summary="List breakers", **needs(Scope.READ))
 async def list_breakers(request: Request) -> Response:
     """Return all breakers that ever had errors or were set, and those that this service's tasks declare."""
-    return answer({"breakers": plain(await app_of(request).breakers.list())})
+    return answer({"breakers": texts(request, plain(await app_of(request).breakers.list()))})
 
 
 @router.post("/breakers/{name:path}:open", response_model=BreakerView, summary="Open a breaker", **needs(Scope.OPERATE))
@@ -39,7 +40,7 @@ async def open_breaker(
     """Let no call through. Running jobs may finish; jobs that need the breaker wait without using an attempt."""
     breakers = app_of(request).breakers
     await breakers.open(name, reason=body.reason, open_for=body.open_for, actor=caller_of(request).actor)
-    return answer(plain(await breakers.get(name)))
+    return answer(texts(request, plain(await breakers.get(name))))
 
 
 @router.post(
@@ -50,14 +51,14 @@ async def close_breaker(request: Request, name: BreakerName, body: Reason) -> Re
     breakers = app_of(request).breakers
     await refuse_unknown(request, name)
     await breakers.close(name, reason=body.reason, actor=caller_of(request).actor)
-    return answer(plain(await breakers.get(name)))
+    return answer(texts(request, plain(await breakers.get(name))))
 
 
 @router.get("/breakers/{name:path}", response_model=BreakerView, summary="Show a breaker", **needs(Scope.READ))
 async def show_breaker(request: Request, name: BreakerName) -> Response:
     """Return a breaker."""
     await refuse_unknown(request, name)
-    return answer(plain(await app_of(request).breakers.get(name)))
+    return answer(texts(request, plain(await app_of(request).breakers.get(name))))
 
 
 async def refuse_unknown(request: Request, name: str) -> None:

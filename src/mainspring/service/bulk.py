@@ -16,6 +16,7 @@ from mainspring.service.answers.bulk import BulkPage, BulkView
 from mainspring.service.bodies import Body as Checked
 from mainspring.service.bodies import JobFilter, Reasoned
 from mainspring.service.cursors import cursor_of, last_of
+from mainspring.service.redacted import allowed, redaction_of, texts
 from mainspring.service.replay import KeyKind, known_effect
 from mainspring.service.requests import Reason, Router, answer, caller_of, location, needs, next_link
 from mainspring.service.separation import bulk_of, filter_for
@@ -58,17 +59,19 @@ class BulkQuery(Checked):
     cursor: str | None = Field(default=None, max_length=2_000)
 
 
-def bulk_data(change: BulkChange) -> dict[str, Any]:
+def bulk_data(request: Request, change: BulkChange) -> dict[str, Any]:
     hidden = frozenset({"where", "cursor"})
     data = {name: value for name, value in plain(change).items() if name not in hidden}
-    return {**data, "filter": filter_shown(change.where), "progress": change.progress}
+    return {**texts(request, data), "filter": filter_shown(request, change.where), "progress": change.progress}
 
 
-def filter_shown(where: Filter) -> dict[str, Any]:
+def filter_shown(request: Request, where: Filter) -> dict[str, Any]:
     """Return a filter as a request gives it."""
     data = {NAMES.get(name, name): value for name, value in plain(filter_data(where)).items()}
     if "payload" in data:
-        data["payload"] = [f"{path}={json.dumps(value)}" for path, value in data["payload"].items()]
+        data["payload"] = [
+            f"{path}={json.dumps(value)}" for path, value in redaction_of(request).value(data["payload"]).items()
+        ]
     return data
 
 
@@ -85,28 +88,28 @@ async def start_bulk(request: Request, body: NewBulkBody) -> Response:
     if (begun := known_effect(request)) is not None:
         change = await bulk_of(request).get(begun["operation"])
     else:
-        where = filter_for(caller_of(request), body.filter.filter())
+        where = filter_for(caller_of(request), allowed(request, body.filter.filter()))
         change = await bulk_of(request).start(
             body.action, where, expect=body.expect, pace=body.pace, canary=body.canary,
             dry_run=body.dry_run, reason=body.reason, actor=caller_of(request).actor,
         )  # fmt: skip
     if body.dry_run:
-        return answer(bulk_data(change))
-    return answer(bulk_data(change), 202, location(request, f"/v1/bulk/{change.id}"))
+        return answer(bulk_data(request, change))
+    return answer(bulk_data(request, change), 202, location(request, f"/v1/bulk/{change.id}"))
 
 
 @router.get("", response_model=BulkPage, summary="List bulk actions", **needs(Scope.READ, projects=True))
 async def list_bulk(request: Request, query: Annotated[BulkQuery, Query()]) -> Response:
     """Return bulk actions, newest first. Ended ones are kept for 30 days."""
     page = await bulk_of(request).list(limit=query.limit, cursor=last_of("bulk actions", query.cursor))
-    actions, cursor = [bulk_data(change) for change in page.changes], cursor_of("bulk actions", page.cursor)
+    actions, cursor = [bulk_data(request, change) for change in page.changes], cursor_of("bulk actions", page.cursor)
     return answer({"actions": actions, "cursor": cursor}, headers=next_link(request, cursor))
 
 
 @router.get("/{bulk_id}", response_model=BulkView, summary="Show a bulk action", **needs(Scope.READ, projects=True))
 async def show_bulk(request: Request, bulk_id: BulkId) -> Response:
     """Return how far a bulk action is."""
-    return answer(bulk_data(await bulk_of(request).get(bulk_id)))
+    return answer(bulk_data(request, await bulk_of(request).get(bulk_id)))
 
 
 @router.post(
@@ -115,7 +118,7 @@ async def show_bulk(request: Request, bulk_id: BulkId) -> Response:
 async def cancel_bulk(request: Request, bulk_id: BulkId, body: Reason) -> Response:
     """Stop a bulk action. Jobs that it has changed stay changed."""
     actor = caller_of(request).actor
-    return answer(bulk_data(await bulk_of(request).cancel(bulk_id, reason=body.reason, actor=actor)))
+    return answer(bulk_data(request, await bulk_of(request).cancel(bulk_id, reason=body.reason, actor=actor)))
 
 
 @router.post(
@@ -127,4 +130,4 @@ async def cancel_bulk(request: Request, bulk_id: BulkId, body: Reason) -> Respon
 async def continue_bulk(request: Request, bulk_id: BulkId, body: Reason) -> Response:
     """Let a bulk action go on that waits after its canary."""
     actor = caller_of(request).actor
-    return answer(bulk_data(await bulk_of(request).go_on(bulk_id, reason=body.reason, actor=actor)))
+    return answer(bulk_data(request, await bulk_of(request).go_on(bulk_id, reason=body.reason, actor=actor)))

@@ -16,6 +16,7 @@ from mainspring.service import export
 from mainspring.service.answers.dead import ChangedView, DeadPage
 from mainspring.service.bodies import JobConditions, Paged, Reasoned, Seconds
 from mainspring.service.jobs import page_data
+from mainspring.service.redacted import allowed
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link
 from mainspring.service.separation import filter_for, jobs_of
 from mainspring.service.tokens import Scope
@@ -46,7 +47,7 @@ async def list_dead(request: Request, query: Annotated[DeadQuery, Query()]) -> R
 
     With `Accept: application/x-ndjson` or `text/csv`, download all that match.
     """
-    where = Jobs.dead(filter_for(caller_of(request), query.filter()))
+    where = allowed(request, Jobs.dead(filter_for(caller_of(request), query.filter())))
     if (form := export.form_of(request.headers.get("accept", ""))) is not None:
         return await export.exported(request, where, query, form)
     data = await page_data(request, where, query)

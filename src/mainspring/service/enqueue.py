@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -23,6 +24,7 @@ from mainspring.service.bodies import BulkBody, NewJobBody
 from mainspring.service.callbacks import followed
 from mainspring.service.idempotency import Entry, Line, Refusal, answered, enqueue_once
 from mainspring.service.problems import Problem, problem_of
+from mainspring.service.redacted import MARK_IN_JSON, refuse_mark
 from mainspring.service.requests import (
     answer,
     app_of,
@@ -46,6 +48,7 @@ MANY: TypeAdapter[BulkBody] = TypeAdapter(BulkBody)
 async def enqueue(request: Request) -> Response:
     caller_of(request).check(Scope.ENQUEUE, projects=True)
     body, raw = await body_of(request, ONE)
+    refuse_mark(request, raw, [(body.task, body.payload)])
     app, key = app_of(request), key_of(request, raw)
 
     async def check(each: NewJobBody) -> Line:
@@ -65,6 +68,7 @@ async def enqueue(request: Request) -> Response:
 async def enqueue_bulk(request: Request) -> Response:
     caller_of(request).check(Scope.ENQUEUE, projects=True)
     body, raw = await body_of(request, MANY)
+    refuse_mark(request, raw, [(job.task, job.payload) for job in body.jobs] if MARK_IN_JSON in raw else ())
     app, key = app_of(request), key_of(request, raw)
     lines = Lines(request)
     if key is None:
@@ -104,7 +108,10 @@ async def prepare(request: Request, body: NewJobBody, *, traced: bool = True) ->
         options["trace"] = trace
     if caller.within and body.queue is not None:
         options["queue"] = queue_for(caller, body.queue)
-    job = await app.prepare(body.task, body.payload, allow_unknown=body.allow_unknown, **options)
+    try:
+        job = await app.prepare(body.task, body.payload, allow_unknown=body.allow_unknown, **options)
+    except InvalidPayload as error:  # some messages repeat what was given
+        raise InvalidPayload(app.redaction.hide(body.payload, body.headers, body.task)(str(error))) from None
     job = admitted(caller, job)
     if body.callback is None and body.failure_callback is None:
         return job
@@ -144,9 +151,13 @@ class Lines:
             self._known, self._nearest[body.task] = error.known, error.nearest
             return Refusal.of(unknown(body.task, error.nearest))
         except Problem as problem:
-            return Refusal.of(problem)
+            return self._refusal(problem, body)
         except (InvalidPayload, ConfigurationError) as error:
-            return Refusal.of(problem_of(error))
+            return self._refusal(problem_of(error), body)
+
+    def _refusal(self, problem: Problem, body: NewJobBody) -> Refusal:
+        hide = app_of(self._request).redaction.hide(body.payload, body.headers, body.task)
+        return Refusal.of(replace(problem, detail=hide(problem.detail)))
 
     def _is_unknown(self, name: str) -> bool:
         if self._known is None:

@@ -14,6 +14,7 @@ from pydantic_core import to_json
 
 from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.json_data import plain
+from mainspring.redaction import redact
 from mainspring.stores.feed import Change, ChangeKind
 
 TIMES = ("run_at",)  # milliseconds in the feed
@@ -124,7 +125,7 @@ def change_data(change: Change) -> dict[str, Any]:
         "task": change.task,
         "queue": change.queue,
         "target": None if target is None else {"type": target[0], "id": target[1]},
-        "data": {name: moment(value) if name in TIMES else value for name, value in change.data.items()},
+        "data": {name: moment(value) if name in TIMES else value for name, value in redact(change.data).items()},
     }
 
 
@@ -142,7 +143,7 @@ def moment(value: Millis | None) -> Any:
 
 def job_data(change: Change) -> dict[str, Any]:
     """Return the fields under the names that libraries of other languages use."""
-    data = change.data
+    data = redact(change.data)
     named = {CAMEL.get(name, name): moment(value) if name in TIMES else value for name, value in data.items()}
     more: dict[str, Any] = {}
     if change.kind is ChangeKind.RETRYING:

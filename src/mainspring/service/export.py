@@ -15,7 +15,9 @@ from starlette.responses import Response, StreamingResponse
 
 from mainspring.job import Job
 from mainspring.jobs import Jobs
+from mainspring.redaction import Redaction
 from mainspring.service.bodies import Paged
+from mainspring.service.requests import app_of
 from mainspring.service.separation import jobs_of
 from mainspring.service.views import job_data
 from mainspring.stores.protocol import Filter, Page
@@ -37,15 +39,15 @@ class Form:
     media_type: str
     suffix: str
     begin: bytes
-    write: Callable[[Sequence[Job]], bytes]
+    write: Callable[[Sequence[Job], Redaction], bytes]
 
 
-def ndjson_of(jobs: Sequence[Job]) -> bytes:
-    return b"".join(to_json(job_data(job)) + b"\n" for job in jobs)
+def ndjson_of(jobs: Sequence[Job], redaction: Redaction) -> bytes:
+    return b"".join(to_json(job_data(job, redaction)) + b"\n" for job in jobs)
 
 
-def csv_of(jobs: Sequence[Job]) -> bytes:
-    return lines_of(row_of(job) for job in jobs)
+def csv_of(jobs: Sequence[Job], redaction: Redaction) -> bytes:
+    return lines_of(row_of(job, redaction) for job in jobs)
 
 
 def lines_of(rows: Any) -> bytes:
@@ -54,8 +56,8 @@ def lines_of(rows: Any) -> bytes:
     return out.getvalue().encode()
 
 
-def row_of(job: Job) -> list[Any]:
-    data = job_data(job)
+def row_of(job: Job, redaction: Redaction) -> list[Any]:
+    data = job_data(job, redaction)
     target, failure = data["target"] or {}, data["failure"] or {}
     data |= {"target_type": target.get("type"), "target_id": target.get("id"), "tags": " ".join(data["tags"])}
     data |= {"error_type": failure.get("type"), "error_message": failure.get("message")}
@@ -96,18 +98,27 @@ def read_range(text: str) -> tuple[str, float]:
 
 async def exported(request: Request, where: Filter, paged: Paged, form: Form) -> Response:
     """Answer with all jobs that match, from the cursor on if there is one. An invalid filter still gets a problem."""
-    jobs = jobs_of(request)
+    jobs, redaction = jobs_of(request), app_of(request).redaction
     first = await page_of(jobs, where, paged, paged.cursor)
     headers = {"content-disposition": f'attachment; filename="jobs.{form.suffix}"'}
-    return StreamingResponse(chunks(jobs, where, paged, form, first), media_type=form.media_type, headers=headers)
+    pages = pages_of(jobs, where, paged, first)
+    return StreamingResponse(chunks(pages, form, redaction), media_type=form.media_type, headers=headers)
 
 
-async def chunks(jobs: Jobs, where: Filter, paged: Paged, form: Form, page: Page) -> AsyncIterator[bytes]:
+async def chunks(pages: AsyncIterator[Page], form: Form, redaction: Redaction) -> AsyncIterator[bytes]:
     """Yield the download page by page. If the store fails in between, the connection breaks: the end is missing."""
-    yield form.begin + form.write(page.jobs)
+    begin = form.begin
+    async for page in pages:
+        yield begin + form.write(page.jobs, redaction)
+        begin = b""
+
+
+async def pages_of(jobs: Jobs, where: Filter, paged: Paged, page: Page) -> AsyncIterator[Page]:
+    """Yield the pages from this one on."""
+    yield page
     while page.cursor is not None:
         page = await page_of(jobs, where, paged, page.cursor)
-        yield form.write(page.jobs)
+        yield page
 
 
 async def page_of(jobs: Jobs, where: Filter, paged: Paged, cursor: str | None) -> Page:

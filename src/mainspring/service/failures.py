@@ -15,6 +15,7 @@ from mainspring.json_data import plain
 from mainspring.service.answers.failures import GroupPage, GroupView, RetriedView
 from mainspring.service.bodies import Body as Checked
 from mainspring.service.bodies import Instant, Name, Reasoned, Seconds
+from mainspring.service.redacted import texts
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link
 from mainspring.service.tokens import Scope
 
@@ -57,8 +58,8 @@ class GroupRetryBody(Reasoned):
     dry_run: StrictBool = Field(default=False, description="only count the dead letters")
 
 
-def group_data(group: FailureGroup) -> dict[str, Any]:
-    return {**plain(group), "is_regression": group.is_regression}
+def group_data(request: Request, group: FailureGroup) -> dict[str, Any]:
+    return {**texts(request, plain(group)), "is_regression": group.is_regression}
 
 
 @router.get("", response_model=GroupPage, summary="List failure groups", **needs(Scope.READ))
@@ -67,14 +68,14 @@ async def list_groups(request: Request, query: Annotated[GroupQuery, Query()]) -
     page = await app_of(request).failures.list(
         state=tuple(query.state), task=query.task, since=query.since, limit=query.limit, cursor=query.cursor
     )
-    groups = [group_data(group) for group in page.groups]
+    groups = [group_data(request, group) for group in page.groups]
     return answer({"groups": groups, "cursor": page.cursor}, headers=next_link(request, page.cursor))
 
 
 @router.get("/{fingerprint}", response_model=GroupView, summary="Show a failure group", **needs(Scope.READ))
 async def show_group(request: Request, fingerprint: Fingerprint) -> Response:
     """Return a group with the traceback of its sample."""
-    return answer(group_data(await app_of(request).failures.get(fingerprint)))
+    return answer(group_data(request, await app_of(request).failures.get(fingerprint)))
 
 
 @router.post(
@@ -83,7 +84,7 @@ async def show_group(request: Request, fingerprint: Fingerprint) -> Response:
 async def resolve_group(request: Request, fingerprint: Fingerprint, body: Note) -> Response:
     """Mark a group as resolved. Its next failure opens it again."""
     by = caller_of(request).actor
-    return answer(group_data(await app_of(request).failures.resolve(fingerprint, note=body.note, actor=by)))
+    return answer(group_data(request, await app_of(request).failures.resolve(fingerprint, note=body.note, actor=by)))
 
 
 @router.post("/{fingerprint}:mute", response_model=GroupView, summary="Mute a failure group", **needs(Scope.OPERATE))
@@ -94,7 +95,7 @@ async def mute_group(
     group = await app_of(request).failures.mute(
         fingerprint, until=body.until, length=body.length, note=body.note, actor=caller_of(request).actor
     )
-    return answer(group_data(group))
+    return answer(group_data(request, group))
 
 
 @router.post(
@@ -103,7 +104,7 @@ async def mute_group(
 async def unmute_group(request: Request, fingerprint: Fingerprint, body: Note) -> Response:
     """Open a muted group. A group in another state stays as it is."""
     by = caller_of(request).actor
-    return answer(group_data(await app_of(request).failures.unmute(fingerprint, note=body.note, actor=by)))
+    return answer(group_data(request, await app_of(request).failures.unmute(fingerprint, note=body.note, actor=by)))
 
 
 @router.post(
@@ -112,7 +113,7 @@ async def unmute_group(request: Request, fingerprint: Fingerprint, body: Note) -
 async def reopen_group(request: Request, fingerprint: Fingerprint, body: Note) -> Response:
     """Open a group that is resolved or muted."""
     by = caller_of(request).actor
-    return answer(group_data(await app_of(request).failures.reopen(fingerprint, note=body.note, actor=by)))
+    return answer(group_data(request, await app_of(request).failures.reopen(fingerprint, note=body.note, actor=by)))
 
 
 @router.post(

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from mainspring.json_data import plain
 from mainspring.service import export, views
 from mainspring.service.bodies import EditBody, JobQuery, Paged, RescheduleBody, RetryBody
+from mainspring.service.redacted import Reveal, allowed, detail_data, redaction_for, redaction_of, restored_edit
 from mainspring.service.requests import Reason, Router, answer, caller_of, needs, next_link
 from mainspring.service.separation import filter_for, jobs_of, queue_for
 from mainspring.service.tokens import Scope
@@ -19,6 +20,7 @@ from mainspring.stores.protocol import Filter
 
 COUNT_CAP = 10_000
 router = Router(prefix="/v1", tags=["jobs"])
+WhyRevealed = Annotated[str, Query(max_length=2_000, description="why values are revealed, for the audit log")]
 
 
 @router.get(
@@ -33,7 +35,7 @@ async def list_jobs(request: Request, query: Annotated[JobQuery, Query()]) -> Re
 
     With `Accept: application/x-ndjson` or `text/csv`, download all jobs that match.
     """
-    where = filter_for(caller_of(request), query.filter())
+    where = filter_for(caller_of(request), allowed(request, query.filter()))
     if (form := export.form_of(request.headers.get("accept", ""))) is not None:
         return await export.exported(request, where, query, form)
     data = await page_data(request, where, query)
@@ -45,13 +47,16 @@ async def page_data(request: Request, where: Filter, paged: Paged) -> dict[str, 
     jobs = jobs_of(request)
     page = await jobs.find(where, sort=paged.sort, descending=paged.descending, limit=paged.limit, cursor=paged.cursor)
     count = plain(await jobs.count(where, cap=COUNT_CAP)) if paged.count else None
-    shown = [job_data(job) for job in page.jobs]
+    redaction = redaction_of(request)
+    shown = [job_data(job, redaction) for job in page.jobs]
     return {"jobs": shown, "cursor": page.cursor, "partial": page.partial, "count": count}
 
 
 @router.get("/jobs/{job_id}", response_model=views.JobView, summary="Show a job", **needs(Scope.READ, projects=True))
-async def show_job(request: Request, job_id: str) -> Response:
-    return answer(job_data(await jobs_of(request).get(job_id)))
+async def show_job(request: Request, job_id: str, reveal: Reveal = False, reason: WhyRevealed = "") -> Response:  # noqa: FBT002 - a parameter of the URL
+    """Return a job. Secrets in it are shown as `[redacted]`; docs/security.md says what counts as one."""
+    redaction = await redaction_for(request, job_id, reveal=reveal, reason=reason)
+    return answer(job_data(await jobs_of(request).get(job_id), redaction))
 
 
 @router.get(
@@ -60,20 +65,19 @@ async def show_job(request: Request, job_id: str) -> Response:
     summary="Show all about a job",
     **needs(Scope.READ, projects=True),
 )
-async def show_detail(request: Request, job_id: str) -> Response:
+async def show_detail(request: Request, job_id: str, reveal: Reveal = False, reason: WhyRevealed = "") -> Response:  # noqa: FBT002 - a parameter of the URL
     """Return the job with its attempts, steps and timeline, and why it does not run."""
     jobs = jobs_of(request)
+    redaction = await redaction_for(request, job_id, reveal=reveal, reason=reason)
     job = await jobs.get(job_id)
     why = await jobs.why(job_id)
-    return answer(
-        {
-            "job": job_data(job),
-            "attempts": plain(await jobs.attempts(job_id)),
-            "steps": plain(await jobs.steps(job_id)),
-            "timeline": plain(await jobs.timeline(job_id)),
-            "why": {"at": plain(why.at), "reasons": plain(why.reasons)},
-        }
-    )
+    parts = {
+        "attempts": await jobs.attempts(job_id),
+        "steps": await jobs.steps(job_id),
+        "timeline": await jobs.timeline(job_id),
+        "why": {"at": why.at, "reasons": why.reasons},
+    }
+    return answer({"job": job_data(job, redaction), **detail_data(job, redaction, parts)})
 
 
 @router.post(
@@ -86,7 +90,7 @@ async def cancel_job(request: Request, job_id: str, body: Reason) -> Response:
     """Cancel a waiting job at once. A running job is asked to stop."""
     jobs = jobs_of(request)
     cancelled = await jobs.cancel(job_id, reason=body.reason, actor=caller_of(request).actor)
-    return answer({"cancelled": cancelled, "job": job_data(await jobs.get(job_id))})
+    return answer({"cancelled": cancelled, "job": job_data(await jobs.get(job_id), redaction_of(request))})
 
 
 @router.post(
@@ -98,7 +102,7 @@ async def retry_job(
     """Run a dead letter, a cancelled job or one that waits for its retry now. It has all its attempts again."""
     jobs = jobs_of(request)
     await jobs.retry(job_id, from_step=body.from_step, reason=body.reason, actor=caller_of(request).actor)
-    return answer(job_data(await jobs.get(job_id)))
+    return answer(job_data(await jobs.get(job_id), redaction_of(request)))
 
 
 @router.post(
@@ -114,20 +118,20 @@ async def reschedule_job(
     jobs = jobs_of(request)
     moment: dict[str, Any] = {"run_at": body.run_at, "delay": body.delay}
     await jobs.reschedule(job_id, **moment, reason=body.reason, actor=caller_of(request).actor)
-    return answer(job_data(await jobs.get(job_id)))
+    return answer(job_data(await jobs.get(job_id), redaction_of(request)))
 
 
 @router.patch(
     "/jobs/{job_id}", response_model=views.JobView, summary="Edit a job", **needs(Scope.OPERATE, projects=True)
 )
 async def edit_job(request: Request, job_id: str, body: EditBody) -> Response:
-    """Change a waiting job. What is left out stays as it is."""
+    """Change a waiting job. What is left out stays as it is, and so do values that are sent back as `[redacted]`."""
     jobs = jobs_of(request)
-    given = body.model_dump(exclude_unset=True, exclude={"reason"})
+    given = await restored_edit(request, job_id, body.model_dump(exclude_unset=True, exclude={"reason"}))
     if body.queue is not None:
         given["queue"] = queue_for(caller_of(request), body.queue)
     await jobs.edit(job_id, **given, reason=body.reason, actor=caller_of(request).actor)
-    return answer(job_data(await jobs.get(job_id)))
+    return answer(job_data(await jobs.get(job_id), redaction_of(request)))
 
 
 @router.delete("/jobs/{job_id}", status_code=204, summary="Delete a job", **needs(Scope.OPERATE, projects=True))

@@ -15,11 +15,13 @@ from starlette.responses import Response
 from mainspring.app import Mainspring
 from mainspring.job import Counts, Job, Status
 from mainspring.json_data import plain
+from mainspring.redaction import Redaction
 from mainspring.service.answers.probes import QueueStats, SchedulerHealth
 from mainspring.service.guard import Caller
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs
 from mainspring.service.separation import jobs_of
 from mainspring.service.tokens import Scope
+from mainspring.service.views import job_data
 from mainspring.stores.protocol import Stats
 
 router = Router()
@@ -85,7 +87,9 @@ async def queue_stats(
     stats = await app.stats(caller_of(request).within)
     dead = (await jobs.find(jobs.dead(), sort="finished", limit=limit)).jobs if limit else []
     queues = {counts.queue: numbers_of(counts) for counts in stats.queues}
-    return answer({"timestamp": plain(app.now()), "queues": queues, "deadLetter": [dead_data(job) for job in dead]})
+    return answer(
+        {"timestamp": plain(app.now()), "queues": queues, "deadLetter": [dead_data(job, app.redaction) for job in dead]}
+    )
 
 
 def numbers_of(counts: Counts) -> dict[str, int]:
@@ -98,13 +102,15 @@ def numbers_of(counts: Counts) -> dict[str, int]:
     }
 
 
-def dead_data(job: Job) -> dict[str, Any]:
-    error = job.reason if job.failure is None else f"{job.failure.type}: {job.failure.message}"
+def dead_data(job: Job, redaction: Redaction) -> dict[str, Any]:
+    data = job_data(job, redaction)
+    failure = data["failure"]
+    error = data["reason"] if failure is None else f"{failure['type']}: {failure['message']}"
     return {
         "id": job.id,
         "queue": job.queue,
         "type": job.task,
-        "payload": plain(job.payload),
+        "payload": data["payload"],
         "finalError": error,
         "attempts": job.attempts,
         "movedAt": plain(job.finished_at),

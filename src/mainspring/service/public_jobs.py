@@ -130,7 +130,7 @@ def grant_of(request: Request) -> Grant:
     """Return what the caller's public token allows. Other tokens open `/v1/jobs`, which shows more."""
     grant = caller_of(request).grant
     if grant is None:
-        msg = "this route is for public tokens: send `Authorization: Bearer msp_…` (POST /v1/tokens:public makes one)"
+        msg = "this route is for public tokens: send one (`msp_…`) as bearer token; POST /v1/tokens:public makes it"
         raise Problem("invalid_request", msg)
     return grant
 
@@ -171,12 +171,14 @@ async def public_data(request: Request, job: Job, grant: Grant) -> dict[str, Any
     app = app_of(request)
     steps = states_of(job, await app.store.steps(job.id), app.now())
     names = ("id", "status", "progress", "created_at", "started_at", "finished_at")
-    return {
+    data = {
         **{name: plain(getattr(job, name)) for name in names},
         "done": job.finished,
         "steps": [{"name": step.name, "state": plain(step.state)} for step in steps],
-        "result": plain(job.result) if grant.with_result else None,
+        "result": app.redaction.value(plain(job.result), job.task) if grant.with_result else None,
     }
+    shown: dict[str, Any] = app.redaction.texts(data, app.redaction.hide(job.payload, job.headers, job.task))
+    return shown
 
 
 # -- following ------------------------------------------------------------------------------------

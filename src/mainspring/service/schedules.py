@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -20,9 +21,10 @@ from mainspring.features.schedules.storage import StoredSchedule
 from mainspring.job import Inserted, Job
 from mainspring.json_data import plain
 from mainspring.json_schedules import plain_changes, plain_courses, plain_rows, plain_schedule, state_of
+from mainspring.redaction import Redaction, has_mark, restored
 from mainspring.service import schedule_bodies as bodies
 from mainspring.service import schedule_views as views
-from mainspring.service.bodies import Instant
+from mainspring.service.bodies import Instant, NewJobBody
 from mainspring.service.enqueue import prepared
 from mainspring.service.etags import IfMatch, IfNoneMatch, etag, expected
 from mainspring.service.problems import Problem
@@ -50,13 +52,15 @@ async def list_schedules(request: Request) -> Response:
 async def schedules_data(app: Mainspring, schedules: Sequence[StoredSchedule]) -> list[dict[str, Any]]:
     last = [stored.last_job for stored in schedules if stored.last_job is not None]
     jobs = {job.id: job for job in await app.store.get(last)} if last else {}
-    return [schedule_data(stored, jobs.get(stored.last_job or ""), app.now()) for stored in schedules]
+    return [schedule_data(stored, jobs.get(stored.last_job or ""), app.now(), app.redaction) for stored in schedules]
 
 
-def schedule_data(stored: StoredSchedule, last: Job | None, now: datetime) -> dict[str, Any]:
+def schedule_data(stored: StoredSchedule, last: Job | None, now: datetime, redaction: Redaction) -> dict[str, Any]:
     state, why = state_of(stored, now)
     extra = {"state": state, "why": why or None, "last_status": None if last is None else last.status.value}
-    return {**plain_schedule(stored, now), **extra, "revision": stored.revision}
+    data = plain_schedule(stored, now)
+    job = {**data["job"], "payload": redaction.value(data["job"]["payload"], data["job"]["task"])}
+    return {**data, "job": job, **extra, "revision": stored.revision}
 
 
 async def shown(app: Mainspring, stored: StoredSchedule, status: int = 200) -> Response:
@@ -194,11 +198,19 @@ async def put_schedule(
     app = app_of(request)
     known = await found(app, schedule_id)
     expect = expected(None if known is None else known.revision, if_match, if_none_match)
-    job = await prepared(request, body.job.new_job(), traced=False)
+    job = await prepared(request, with_secrets(app, known, body.job.new_job()), traced=False)
     stored = await app.schedules.put(
         schedule_id, body.schedule(), job, reason=body.reason, actor=caller_of(request).actor, expect=expect
     )
     return await shown(app, stored, 201 if known is None else 200)
+
+
+def with_secrets(app: Mainspring, known: StoredSchedule | None, job: NewJobBody) -> NewJobBody:
+    """Return the job with the stored values for those that are sent back as they were shown: as `[redacted]`."""
+    if not has_mark(job.payload):
+        return job
+    old = None if known is None else json.loads(known.prepared().payload)
+    return job.model_copy(update={"payload": restored(job.payload, old, app.redaction.of(job.task))})
 
 
 async def found(app: Mainspring, schedule_id: str) -> StoredSchedule | None:

@@ -24,6 +24,7 @@ from pydantic_settings import (
 
 from mainspring.errors import ConfigurationError
 from mainspring.outgoing.addresses import networks_of
+from mainspring.redaction import check_rule
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 DEFAULT_FILE = Path("mainspring.toml")
@@ -105,6 +106,15 @@ class ServiceSettings(BaseSettings):
         default=0.0, ge=0, le=1, description="the share of runs that Sentry gets as transactions"
     )
 
+    redact: tuple[str, ...] = Field(
+        default=(),
+        description="further rules of what is hidden: names of keys, and JSON pointers",
+    )
+    redact_tasks: dict[str, tuple[str, ...]] = Field(
+        default={},
+        description="further rules of what is hidden in jobs of single tasks",
+    )
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -140,6 +150,16 @@ class ServiceSettings(BaseSettings):
     @classmethod
     def _lower(cls, value: Any) -> Any:
         return value.lower() if isinstance(value, str) else value
+
+    @field_validator("redact", "redact_tasks")
+    @classmethod
+    def _check_rules(cls, value: Any) -> Any:
+        for rule in value if isinstance(value, tuple) else (rule for rules in value.values() for rule in rules):
+            try:
+                check_rule(rule)
+            except ConfigurationError as error:
+                raise ValueError(str(error)) from None
+        return value
 
     @model_validator(mode="after")
     def _check_tokens(self) -> ServiceSettings:

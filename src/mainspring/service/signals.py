@@ -16,6 +16,7 @@ from mainspring.service.answers.signals import SignalView
 from mainspring.service.bodies import Body, Seconds
 from mainspring.service.idempotency import COLLECTION, RETENTION, IdempotencyKey, refuse_other
 from mainspring.service.problems import Problem
+from mainspring.service.redacted import redaction_of
 from mainspring.service.replay import KeyKind
 from mainspring.service.requests import Router, answer, app_of, caller_of, key_of, needs, replay_header
 from mainspring.service.separation import signal_key_for
@@ -50,11 +51,17 @@ async def send_signal(request: Request, body: SignalBody) -> Response:
     body = body.model_copy(update={"key": signal_key_for(caller_of(request), body.key)})
     key = key_of(request, await request.body())
     if key is None:
-        return answer(plain(await app_of(request).signal(body.key, body.payload, keep=body.keep, id=body.id)), 201)
+        return answer(
+            shown(request, await app_of(request).signal(body.key, body.payload, keep=body.keep, id=body.id)), 201
+        )
     if body.id is not None:
         raise Problem("invalid_request", "give an Idempotency-Key or an id, not both: each makes the signal one")
     signal, replayed = await send_once(app_of(request).store, key, body)
-    return answer(plain(signal), 201, replay_header(replayed))
+    return answer(shown(request, signal), 201, replay_header(replayed))
+
+
+def shown(request: Request, signal: Signal) -> dict[str, Any]:
+    return {**plain(signal), "payload": redaction_of(request).value(plain(signal.payload))}
 
 
 async def send_once(store: Store, key: IdempotencyKey, body: SignalBody) -> tuple[Signal, bool]:

@@ -13,6 +13,7 @@ from mainspring.halting import HaltResult
 from mainspring.job import Counts
 from mainspring.json_data import plain, plain_counts
 from mainspring.published.description import Description
+from mainspring.redaction import redact
 from mainspring.service import views
 from mainspring.service.bodies import HaltBody, SystemHaltBody
 from mainspring.service.problems import Problem
@@ -155,7 +156,7 @@ async def resume_queue(request: Request, queue: str, body: Reason) -> Response:
 
 def halt_data(halt: Halt) -> dict[str, Any]:
     names = ("actor", "reason", "since", "until", "queue", "accept")
-    return {name: plain(getattr(halt, name)) for name in names}
+    return {**{name: plain(getattr(halt, name)) for name in names}, "reason": redact(halt.reason)}
 
 
 def halted_data(result: HaltResult) -> dict[str, Any]:

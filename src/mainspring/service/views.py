@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mainspring.job import Job, Status
 from mainspring.json_data import plain, plain_job
+from mainspring.redaction import DEFAULT, Redaction
 
 Moment = Annotated[datetime, Field(examples=["2027-03-01T08:00:00.000Z"])]
 
@@ -99,11 +100,12 @@ class JobView(View):
 NOT_SHOWN = frozenset({"options", "token", "after"})
 
 
-def job_data(job: Job) -> dict[str, Any]:
-    """Return a job as JSON data, in the shape of `JobView`."""
+def job_data(job: Job, redaction: Redaction | None = DEFAULT) -> dict[str, Any]:
+    """Return a job as JSON data, in the shape of `JobView`, without its secrets. None: with them."""
     data = {name: value for name, value in plain_job(job).items() if name not in NOT_SHOWN}
     extra = {"headers": job.headers, "planned_steps": job.planned_steps, "timeout_at": job.timeout_at}
-    return {**data, **{name: plain(value) for name, value in extra.items()}}
+    data |= {name: plain(value) for name, value in extra.items()}
+    return data if redaction is None else redaction.job(data)
 
 
 class CountView(View):

@@ -23,6 +23,7 @@ from mainspring.features.breakers.call import Passage
 from mainspring.features.durable.plan import StepPlan
 from mainspring.job import Claim
 from mainspring.log import SetUp, running, worker_id
+from mainspring.log_redaction import use_in_logs
 from mainspring.middleware import RunCall
 from mainspring.observer import complain, guarded
 from mainspring.stored_options import options_of
@@ -84,6 +85,7 @@ def perform(
     try:
         task = find_task(order["module"], order["name"])
         imported()
+        use_in_logs(task.shared.services.redaction)
         plan = plan_of(task, claim)
         steps = ChildSteps(questions or Questions(partial(send, connection)), plan)
         context = Context(

@@ -20,6 +20,7 @@ from mainspring.clock import Millis
 from mainspring.context import Context
 from mainspring.errors import CannotStoreResult
 from mainspring.options import Chunk
+from mainspring.redaction import Hide
 from mainspring.worker.failures import failure_of
 from mainspring.worker.run import Run, Stop
 
@@ -220,8 +221,13 @@ class ChunkRun:
     def raised(self, error: BaseException) -> list[tuple[Run, Verdict]]:
         with contextlib.suppress(Exception):  # an exception may refuse attributes; then each job formats it anew
             error.mainspring_failure = None  # type: ignore[attr-defined] # a reused exception may carry an old one
-            error.mainspring_failure = failure_of(error)  # type: ignore[attr-defined]
+            error.mainspring_failure = failure_of(error, self._hide())  # type: ignore[attr-defined]
         return self._endings([(None, error)] * len(self.runs))
+
+    def _hide(self) -> Hide:
+        """Return what hides the secrets of all jobs: an error of the handler may name any of them."""
+        run = self.runs[0]
+        return run.redaction.hide_all([each.secretive() for each in self.runs], run.claim.task)
 
     def _endings(self, by_handler: list[Verdict]) -> list[tuple[Run, Verdict]]:
         endings = by_handler

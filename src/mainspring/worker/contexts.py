@@ -97,7 +97,7 @@ class Progress:
 
     def report(self, run: Run, fraction: float, note: str) -> None:
         """Note a report, to be written soon. Any thread may call this."""
-        report = ProgressReport(run.claim.id, run.claim.token, fraction, note)
+        report = ProgressReport(run.claim.id, run.claim.token, fraction, run.hide(note) if note else note)
         self._loop.call_soon_threadsafe(self._note, report)
 
     def _note(self, report: ProgressReport) -> None:

@@ -7,24 +7,40 @@ from dataclasses import replace
 
 from mainspring.errors import Failure
 from mainspring.fingerprint import fingerprint, place_of
+from mainspring.redaction import Hide
 from mainspring.stores.engine.ack import LONGEST_MESSAGE, LONGEST_TRACEBACK, shorten
 
+LONGEST_SEARCHED = 4 * LONGEST_TRACEBACK  # characters of a text that are searched for secrets
 CAUSED = "\nThis exception led to the following one:\n\n"
 
 
-def failure_of(error: BaseException) -> Failure:
-    """Describe an exception. One that came from a child process brings its own description along."""
+def failure_of(error: BaseException, hide: Hide | None = None) -> Failure:
+    """Describe an exception. One that came from a child process brings its own description along.
+
+    `hide` replaces secrets. It comes before texts are shortened: half a secret would not be found.
+    """
     failure = attached_failure(error)
     if failure is not None:
-        return failure
+        return failure if hide is None else without_secrets(failure, hide)
     trace = trace_of(error) if error.__traceback__ else ""
-    return as_failure(type(error).__name__, message_of(error), trace, place_of(error))
+    return as_failure(type(error).__name__, message_of(error), trace, place_of(error), hide)
 
 
-def as_failure(kind: str, message: str, trace: str, place: str = "") -> Failure:
+def as_failure(kind: str, message: str, trace: str, place: str = "", hide: Hide | None = None) -> Failure:
     """Return a failure that stores accept: without lone surrogates, and shortened."""
+    if hide is not None:
+        message, trace = hidden_in(message, hide), hidden_in(trace, hide)
     texts = storable(kind, LONGEST_MESSAGE), storable(message, LONGEST_MESSAGE), storable(trace)
     return Failure(*texts, place=storable(place, LONGEST_MESSAGE))
+
+
+def hidden_in(text: str, hide: Hide) -> str:
+    """Hide secrets in a text. Of a huge one, only the ends are kept anyway, so the rest is not searched."""
+    return hide(shorten(text, LONGEST_SEARCHED))
+
+
+def without_secrets(failure: Failure, hide: Hide) -> Failure:
+    return replace(failure, message=hide(failure.message), traceback=hide(failure.traceback))
 
 
 def identified(failure: Failure, task: str) -> Failure:

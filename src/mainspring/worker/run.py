@@ -32,7 +32,8 @@ from mainspring.features.durable.run import DurableRun
 from mainspring.features.durable.states import reason_for
 from mainspring.features.durable.suspension import is_suspended
 from mainspring.job import Claim, Move, NewJob, Outcome
-from mainspring.json_text import read_object
+from mainspring.json_text import from_json, read_object
+from mainspring.redaction import DEFAULT, Hide, Redaction
 from mainspring.retry import Retry
 from mainspring.stored_options import has_on_end
 from mainspring.stores.engine.ack import LONGEST_MESSAGE
@@ -81,6 +82,7 @@ class Run:
     error: BaseException | None = None  # what the handler raised; after a timeout a TimeoutError
     admitted = False  # features have admitted it, and must be told when it ends
     observed = False  # observers are told how it ends, and what it raised
+    _hide: Hide | None = None  # replaces secrets in texts, once it was needed
     recheck: Recheck | None = None  # of a job being suspended: checks whether what it waits for has happened
 
     def __init__(self, claim: Claim, task: Task[..., Any, Any], claimed_at: float) -> None:
@@ -139,6 +141,25 @@ class Run:
             return Retry.from_data(own)
         return self.task.retry_in(self.claim.queue)
 
+    @property
+    def redaction(self) -> Redaction:
+        known: Task[..., Any, Any] | None = self.task  # None: this worker does not know it
+        return DEFAULT if known is None else known.shared.services.redaction
+
+    def hide(self, text: str) -> str:
+        """Return a text that is told about the run, without the secrets of its payload and headers."""
+        if self._hide is None:
+            self._hide = self.redaction.hide_all([self.secretive()], self.claim.task)
+        return self._hide(text)
+
+    def secretive(self) -> tuple[Any, Any]:
+        """Return what may have secrets that texts repeat: its payload and its headers."""
+        try:
+            payload: Any = from_json(self.claim.payload)
+        except ValueError:
+            payload = None
+        return payload, read_object(self.claim.options).get("headers")
+
     def in_its_thread(self, handler: Callable[[], Any]) -> Any:
         self.thread = threading.get_ident()
         return handler()
@@ -194,7 +215,7 @@ def outcome_of_value(run: Run, value: Any, now: Millis) -> Outcome | None:
     try:
         return completed(run, now, value)
     except Exception as error:  # noqa: BLE001 - CannotStoreResult, or one of the user's types that cannot be dumped
-        return outcome(run, Move.DEAD, now, failure=failure_of(error))
+        return outcome(run, Move.DEAD, now, failure=failure_of(error, run.hide))
 
 
 def completed(run: Run, now: Millis, value: Any = None) -> Outcome:
@@ -253,11 +274,11 @@ def by_run_end(run: Run, end: RunEnd, now: Millis) -> Outcome:
         return outcome(run, Move.SNOOZE, now, delay=duration(end.delay), reason=end.reason)
     if isinstance(end, Cancel):
         return outcome(run, Move.CANCEL, now, reason=end.reason)
-    return outcome(run, Move.DEAD, now, failure=failure_of(end), reason=end.reason)
+    return outcome(run, Move.DEAD, now, failure=failure_of(end, run.hide), reason=end.reason)
 
 
 def failed(run: Run, error: BaseException, now: Millis) -> Outcome:
-    failure, step = failure_of(error), None if run.durable is None else run.durable.failed_step
+    failure, step = failure_of(error, run.hide), None if run.durable is None else run.durable.failed_step
     reason = "" if step is None else reason_for(step)
     if isinstance(error, WorkerCrashed):
         return outcome(run, Move.CRASH, now, failure=failure)
@@ -266,7 +287,7 @@ def failed(run: Run, error: BaseException, now: Millis) -> Outcome:
     try:
         delay = retry_delay(run, error)
     except Exception as broken:  # noqa: BLE001 - a policy may be the user's function, and must not lose the job
-        note = f"\nThe retry policy failed too, and the default one was used:\n{failure_of(broken).traceback}"
+        note = f"\nThe retry policy failed too, and the default one was used:\n{failure_of(broken, run.hide).traceback}"
         failure = replace(failure, traceback=failure.traceback + note)
         delay = default_delay(run, error)
     if delay is None:
@@ -302,7 +323,7 @@ def outcome(
         move,
         run.started_at,
         now,
-        reason=storable(reason, LONGEST_MESSAGE),
+        reason=storable(run.hide(reason), LONGEST_MESSAGE) if reason else "",
         failure=None if failure is None else identified(failure, claim.task),
         ref=claim.ref,
         **rest,

@@ -22,14 +22,14 @@ class Jobs(Resource[S]):
     """Jobs: look at them, wait for them and change them."""
 
     @operation("GET", "/v1/jobs/{job_id}", JobView)
-    def get(self, job_id: str) -> Given:
-        """Return a job."""
-        return Given({"job_id": job_id})
+    def get(self, job_id: str, *, reveal: bool = False, reason: str = "") -> Given:
+        """Return a job, without its secrets. `reveal` shows them, and needs the scope admin."""
+        return Given({"job_id": job_id}, revealing(reason) if reveal else {})
 
     @operation("GET", "/v1/jobs/{job_id}/detail", JobDetail)
-    def detail(self, job_id: str) -> Given:
-        """Return a job with its attempts, steps and timeline, and why it does not run."""
-        return Given({"job_id": job_id})
+    def detail(self, job_id: str, *, reveal: bool = False, reason: str = "") -> Given:
+        """Return a job with its attempts, steps and timeline, and why it does not run. `reveal` is as in `get`."""
+        return Given({"job_id": job_id}, revealing(reason) if reveal else {})
 
     @operation("GET", "/v1/jobs", JobPage)
     def page(
@@ -164,3 +164,7 @@ class DeadLetters(Resource[S]):
     def purge(self, older_than: Length, *, dry_run: bool = False, reason: str = "") -> Given:
         """Delete dead letters that are older than this. With `dry_run`, only count them."""
         return Given(body={"older_than": seconds(older_than), "dry_run": dry_run, "reason": reason})
+
+
+def revealing(reason: str) -> dict[str, Any]:
+    return {"reveal": True, "reason": reason}
