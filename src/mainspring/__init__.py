@@ -80,6 +80,7 @@ from mainspring.subscribers import SubscriberState
 from mainspring.task import Task
 
 if TYPE_CHECKING:
+    from mainspring.encryption import Keys
     from mainspring.features.people import Occasion, Person
     from mainspring.features.schedules.rules import (
         BusinessCalendar,
@@ -147,6 +148,7 @@ __all__ = [
     "JobFailed",
     "JobHandle",
     "JobNotFound",
+    "Keys",
     "Lease",
     "Lessee",
     "Limit",
@@ -216,6 +218,7 @@ LAZY = {
         ),
         "mainspring.features.schedules.rules",
     ),
+    "Keys": "mainspring.encryption",
     **dict.fromkeys(("Lease", "Lessee"), "mainspring.leases"),
     "Worker": "mainspring.worker",
 }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
@@ -44,7 +45,7 @@ from mainspring.published.remote import RemoteTask
 from mainspring.redaction import Redaction
 from mainspring.runtime import Runtime
 from mainspring.services import whoami
-from mainspring.stores.connect import store_of
+from mainspring.stores.connect import store_of, with_encryption
 from mainspring.stores.documents import By, current_once
 from mainspring.stores.feed import EVERY_CHANGE, Change, ChangeFilter
 from mainspring.stores.numbers import Grouping
@@ -52,6 +53,7 @@ from mainspring.stores.protocol import AuditEntry, AuditFilter, Halt, Stats, Sto
 from mainspring.task import Enqueuer, Task, TaskDecorator
 
 if TYPE_CHECKING:
+    from mainspring.encryption import Keys
     from mainspring.features.people.api import People
     from mainspring.features.people.occasions import Occasions
     from mainspring.features.schedules.api import Schedules, When
@@ -90,6 +92,7 @@ class Mainspring:
         halted: HaltedOption | None = None,
         version: str | None = None,
         redact: Redaction | None = None,
+        encryption: Keys | None = None,
         **defaults: Unpack[DefaultOptions],
     ) -> None:
         """Name the store and set defaults. A queue (`app.queue`), a task and an enqueue can override them.
@@ -97,10 +100,16 @@ class Mainspring:
         `halted` is a function, or a `HaltCheck`, that says whether another system has halted the jobs. `version` is
         that of your code. Workers record it with each run. Default: the environment variable MAINSPRING_VERSION, or the
         git commit of the working directory. `redact` has the rules of what is hidden from logs, errors and the API,
-        see docs/security.md.
+        see docs/security.md. With `encryption`, payloads and results are encrypted. Default: the keys in the
+        environment variable MAINSPRING_ENCRYPTION_KEYS, if it is set.
         """
-        self.runtime = runtime = Runtime(store_of(store, clock), defaults, halted, version)
-        runtime.services.redaction = redact or runtime.services.redaction
+        given = store_of(store, clock)
+        opened = with_encryption(given, encryption)
+        self.runtime = runtime = Runtime(opened, defaults, halted, version)
+        services = runtime.services
+        services.redaction = redact or services.redaction
+        if opened is not given:  # texts about jobs are not encrypted, so they must not repeat what is
+            services.redaction = replace(services.redaction, all_values=True)
         self.tasks = runtime.tasks
         self.jobs = runtime.jobs
         self.breakers = runtime.breakers

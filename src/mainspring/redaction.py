@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import translate
 from functools import cached_property
 from typing import Any
@@ -54,6 +54,7 @@ class Redaction:
     rules: Sequence[str] = ()
     tasks: Mapping[str, Sequence[str]] = field(default_factory=dict)
     defaults: bool = True
+    all_values: bool = False  # in texts that are stored about a job, hide every value of its payload
 
     def __post_init__(self) -> None:
         for rules in (self.rules, *self.tasks.values()):
@@ -67,7 +68,7 @@ class Redaction:
         """Return these rules and further ones."""
         names = dict.fromkeys((*self.tasks, *tasks))
         both = {name: (*self.tasks.get(name, ()), *tasks.get(name, ())) for name in names}
-        return Redaction((*self.rules, *rules), both, self.defaults)
+        return replace(self, rules=(*self.rules, *rules), tasks=both)
 
     def __call__(self, value: Any) -> Any:
         """Return the value without secrets: for Sentry, and for logs of your own."""
@@ -106,9 +107,10 @@ class Redaction:
         """Return a function for the texts of one job. It also replaces values of its payload and its headers."""
         return self.of(task).hide((payload, headers or {}))
 
-    def hide_all(self, jobs: Iterable[tuple[Any, Any]], task: str | None = None) -> Hide:
-        """Return a function for texts about several jobs of a task, each given by its payload and its headers."""
-        return self.of(task).hide([part for payload, headers in jobs for part in (payload, headers or {})])
+    def hide_stored(self, jobs: Iterable[tuple[Any, Any]], task: str | None = None) -> Hide:
+        """Return a function for texts that are stored about jobs of a task, given by their payloads and headers."""
+        parts = [part for payload, headers in jobs for part in (payload, headers or {})]
+        return self.of(task).hide(parts, all_values=self.all_values)
 
     def of(self, task: str | None) -> Rules:
         """Return the rules for jobs of a task."""
@@ -121,7 +123,7 @@ class Redaction:
 
     @cached_property
     def _general(self) -> Rules:
-        return Rules((*self._common,))
+        return Rules(self._common)
 
     @cached_property
     def _of_tasks(self) -> Mapping[str, Rules]:
@@ -161,7 +163,7 @@ def plain_key(name: str) -> str:
 class Rules:
     """Compiled rules. They remember keys that they have judged, so that lists of similar jobs are fast."""
 
-    def __init__(self, rules: Iterable[str], shown: Sequence[str] = ()) -> None:
+    def __init__(self, rules: Sequence[str], shown: Sequence[str] = ()) -> None:
         """`shown`: keys of the data itself, not of what is in it, that are shown whatever the rules say."""
         self._shown = frozenset(shown)
         keys = [plain_key(rule) for rule in rules if not rule.startswith("/")]
@@ -261,17 +263,19 @@ class Rules:
                 done = place = value.end()
         return "".join((*parts, text[done:]))
 
-    def hide(self, data: Any) -> Hide:
-        values = self.secrets(data)
+    def hide(self, data: Any, *, all_values: bool = False) -> Hide:
+        values = self.secrets(data, all_values=all_values)
         if not values:
             return self.text
         found = re.compile("|".join(map(searched, values)))
         return lambda text: self.text(found.sub(MARK, text))
 
-    def secrets(self, data: Any) -> list[str]:
-        """Return the values that the rules match, in each form in which a text may have them; the longest first."""
+    def secrets(self, data: Any, *, all_values: bool = False) -> list[str]:
+        """Return the values that the rules match, or all, in each form in which a text may have them; longest first."""
         found: set[str] = set()
         for part in data:  # pointers begin at the payload
+            if all_values:
+                found.update(leaves_of(part, 0))
             self._collect(part, self._pointers, 0, found)
         values = sorted(found, key=len, reverse=True)[:MAX_VALUES]
         return sorted({form for value in values for form in forms_of(value)}, key=len, reverse=True)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mainspring.errors import Failure
-from mainspring.job import FOREVER, Inserted, Move, ProgressReport, Status, Step
+from mainspring.ids import new_id
+from mainspring.job import FOREVER, Inserted, Move, ProgressReport, Save, Status, Step
 from mainspring.stores.columns import JOB
 from mainspring.stores.documents import Bundle, By, Document, Key, Write
-from mainspring.stores.protocol import Action, Filter, Store
+from mainspring.stores.protocol import Action, Filter, Rewrite, Store
 from mainspring.stores.records import JOBS, Kind, Record, RecordPage, kind_of
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing.clock import ManualClock
@@ -56,6 +58,40 @@ class TransferTests(StoreScenario):
     def other(self, clock: ManualClock) -> Store:
         """The other side of a transfer."""
         return MemoryStore(clock=clock)
+
+    # -- texts in another form -------------------------------------------------------------------
+
+    async def test_a_text_is_rewritten_only_if_it_is_still_the_old_one(self, store: Store) -> None:
+        live = await put(store, payload='{"n":1}', options='{"headers":{"a":"1"}}')
+        ended = await put(store, queue="ended", payload='{"n":2}', options='{"retry":{"base":2}}')
+        held = await claim_one(store, queue="ended")
+        await store.save([Save(ended, held.token, (Step("one", 1, output='"x"'),))])
+        await store.ack([outcome(held, Move.DONE, result='{"r":1}')])
+        before = {job.id: job for job in await store.get([live, ended])}
+        texts = [
+            Rewrite(live, "payload", '{"n":1}', '{"n":10}'),
+            Rewrite(live, "options", '{"headers":{"a":"1"}}', '{"headers":{"a":"2"}}'),
+            Rewrite(ended, "payload", '{"n":2}', '{"n":20}'),
+            Rewrite(ended, "options", '{"retry":{"base":2}}', '{"retry":{"base":3}}'),
+            Rewrite(ended, "result", '{"r":1}', '{"r":10}'),
+            Rewrite(ended, "output", '"x"', '"y"', "one"),
+        ]
+        wrong = [replace(text, old=text.new) for text in texts]
+        assert await store.rewrite(wrong) == 0
+        assert await store.rewrite([Rewrite(new_id(), "payload", "1", "2"), *texts]) == 6
+        assert await store.rewrite(texts) == 0
+        after = {job.id: job for job in await store.get([live, ended])}
+        assert (after[live].payload, after[live].headers) == ({"n": 10}, {"a": "2"})
+        assert (after[ended].payload, after[ended].result) == ({"n": 20}, {"r": 10})
+        assert after[ended].options == {"retry": {"base": 3}}
+        assert [step.output for step in await store.steps(ended)] == ['"y"']
+        assert all(after[job.id].updated_at == job.updated_at for job in before.values())
+
+    async def test_a_long_text_is_rewritten(self, store: Store) -> None:
+        old, new = json.dumps({"text": "a" * 50_000}), json.dumps({"text": "b" * 50_000})
+        job_id = await put(store, payload=old)
+        assert await store.rewrite([Rewrite(job_id, "payload", old, new)]) == 1
+        assert (await store.get([job_id]))[0].payload == {"text": "b" * 50_000}
 
     # -- nothing is changed on the way ----------------------------------------------------------
 

@@ -17,6 +17,7 @@ from mainspring.cli.progress import Progress
 from mainspring.cli.table import Column
 from mainspring.cli.terminal import Terminal
 from mainspring.copying import Copy, Report, Step, refuse_same
+from mainspring.stores.encrypted import bare
 from mainspring.stores.records import JOBS, Kind
 from mainspring.stores.sqlite import MemoryStore
 
@@ -49,7 +50,7 @@ def add_commands(commands: Commands) -> None:
 
 def copy(args: Namespace, terminal: Terminal) -> int:
     target = Mainspring(args.target)
-    if isinstance(target.store, MemoryStore):
+    if isinstance(bare(target.store), MemoryStore):
         msg = "the jobs in memory:// would be lost when this command ends; copy into a store that lasts"
         raise UsageError(msg, args.prog)
     with opened(Namespace(app=None, store=args.source, prog=args.prog)) as source:

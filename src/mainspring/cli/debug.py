@@ -23,7 +23,7 @@ from mainspring.cli.terminal import Terminal
 from mainspring.debug.run import DebugResult, DebugRun, Listener
 from mainspring.errors import RunEnd
 from mainspring.job import NewJob
-from mainspring.stores.connect import connect
+from mainspring.stores.connect import connect, with_encryption
 
 DETAIL = (
     "Calls the handler in this process, with the payload and the recorded outputs of its steps. The job is not\n"
@@ -79,7 +79,7 @@ def application(args: Namespace, terminal: Terminal) -> Mainspring:
         raise UsageError(msg, args.prog)
     app = load(path)
     if args.store:
-        app.runtime.store = connect(args.store)
+        app.runtime.store = with_encryption(connect(args.store))
     return app
 
 

@@ -26,6 +26,7 @@ from mainspring.health import MAX_LATENESS, Health, describe_stuck
 from mainspring.humanize import show_length, show_relative
 from mainspring.job import WAITING, Status
 from mainspring.stores.documents import Listing
+from mainspring.stores.encrypted import bare, key_findings
 from mainspring.stores.protocol import Filter, Finding, Severity, Stats, shown_due
 from mainspring.stores.sqlite import SqliteStore
 
@@ -169,8 +170,9 @@ def check_open_store(app: Mainspring, *, repair: bool) -> Iterator[Finding]:
         yield mend(app)
         yield from mend_people(app)
     yield from app.run(app.store.diagnose())
-    if isinstance(app.store, SqliteStore):
-        yield check_room(app.store)
+    yield from app.run(key_findings(app.store))
+    if isinstance(store := bare(app.store), SqliteStore):
+        yield check_room(store)
     stats, health, now = app.run(app.stats()), app.run(app.health()), app.now()
     yield check_halts(stats, now)
     yield check_attended(health)

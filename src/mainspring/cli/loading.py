@@ -16,6 +16,7 @@ from types import ModuleType
 
 from mainspring.app import Mainspring
 from mainspring.cli.exits import StoreMissing, UsageError
+from mainspring.stores.encrypted import bare
 from mainspring.stores.protocol import Migrating
 from mainspring.stores.sqlite import MemoryStore, SqliteStore
 from mainspring.stores.sqlite.schema import version_of
@@ -42,7 +43,7 @@ def opened_to_fill(args: Namespace, *, dry_run: bool = False) -> Iterator[Mainsp
     an empty store in memory.
     """
     app = choose(args)
-    makes = bool(named_app(args)) and not isinstance(app.store, MemoryStore) and not is_there(app)
+    makes = bool(named_app(args)) and not isinstance(bare(app.store), MemoryStore) and not is_there(app)
     if makes and dry_run:
         app.runtime.store = MemoryStore()
     with opening(app, makes=makes) as app:
@@ -80,7 +81,7 @@ def choose(args: Namespace) -> Mainspring:
 
 def require_existing(app: Mainspring) -> None:
     """Raise StoreMissing if there is no store: creating an empty database would hide a mistyped path."""
-    store = app.store
+    store = bare(app.store)
     if isinstance(store, MemoryStore):
         msg = "memory:// exists only within one process; its jobs cannot be seen from here"
         raise StoreMissing(msg)

@@ -12,7 +12,7 @@ from mainspring.leases.ending import LeasedRun
 from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Halt
 from mainspring.worker.gate import log_failure
-from mainspring.worker.run import Stop, outcome, outcome_of_error
+from mainspring.worker.run import SEALED, Stop, outcome, outcome_of_error, outcome_of_unreadable
 
 INTERNAL_DELAY: Millis = 2_000  # leaves a job of Mainspring's own tasks to a worker
 
@@ -25,7 +25,9 @@ async def admit(runtime: Runtime, claims: Sequence[Claim]) -> tuple[list[LeasedR
     runs = [LeasedRun(claim, runtime.task_named(claim.task)) for claim in claims]
     internal = [run for run in runs if run.claim.task in runtime.internal_tasks]
     ended = [(run, left_to_a_worker(run, runtime.store.clock.now())) for run in internal]
-    runs = [run for run in runs if run not in internal]
+    unreadable = [run for run in runs if run.claim.payload.startswith(SEALED) and run not in internal]
+    ended += [(run, outcome_of_unreadable(run, runtime.store.clock.now())) for run in unreadable]
+    runs = [run for run in runs if run not in internal and run not in unreadable]
     concerned = _concerned(runtime, [run.claim for run in runs])
     guarded = [run for run in runs if run.claim.id in concerned]
     if guarded:

@@ -84,7 +84,8 @@ class Reporter:
         return {n: accepted(i, cancelled) if i.job_id in held else stale(i, OVER) for n, i in items.items()}
 
     def _hidden(self, note: str, job: Job) -> str:
-        return self._runtime.services.redaction.hide(job.payload, job.headers, job.task)(note) if note else note
+        rules = self._runtime.services.redaction
+        return rules.hide_stored([(job.payload, job.headers)], job.task)(note) if note else note
 
     async def _save(self, item: SaveStep, cancelled: Mapping[str, str]) -> Answer:
         store = self._runtime.store

@@ -19,6 +19,7 @@ from mainspring.service.problems import Problem
 from mainspring.service.requests import app_of, caller_of
 from mainspring.service.separation import jobs_of
 from mainspring.service.tokens import Scope
+from mainspring.stores.columns import decoded
 from mainspring.stores.documents import Bundle, By, Note
 from mainspring.stores.protocol import AuditEntry, Filter
 
@@ -118,11 +119,10 @@ def audit_data(request: Request, entry: AuditEntry) -> dict[str, Any]:
 
 
 def readable(detail: dict[str, Any]) -> dict[str, Any]:
-    """Return the detail of an entry with the payload of an edit as data, not as a text of JSON."""
-    edit = detail.get("edit")
-    if isinstance(edit, dict) and isinstance(edit.get("payload"), str):
-        try:
-            return {**detail, "edit": {**edit, "payload": json.loads(edit["payload"])}}
-        except ValueError:
-            pass
-    return detail
+    """Return the detail of an entry with payloads as data, not as texts of JSON."""
+    return {
+        name: {**part, "payload": decoded(part["payload"])}
+        if isinstance(part, dict) and isinstance(part.get("payload"), str)
+        else part
+        for name, part in detail.items()
+    }

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from mainspring.clock import Clock
 from mainspring.errors import ConfigurationError, UnsupportedStore
 from mainspring.stores.protocol import Store
 
+if TYPE_CHECKING:
+    from mainspring.encryption import Keys
+
+KEYS_FILE = "MAINSPRING_ENCRYPTION_KEYS_FILE"
 EXAMPLES = (
     "sqlite:///jobs.db, sqlite:////var/lib/jobs.db, postgresql://user@host/database, "
     "dynamodb://table?region=eu-central-1, memory://"
@@ -32,6 +38,16 @@ def store_of(given: str | Store, clock: Clock | None = None) -> Store:
         msg = f"a store must be a URL or a store object, not {given!r}; use one of {EXAMPLES}"
         raise ConfigurationError(msg)
     return given
+
+
+def with_encryption(store: Store, keys: Keys | None = None) -> Store:
+    """Return the store with these keys, or else with those of the environment, if there are any."""
+    if keys is None and not (os.environ.get("MAINSPRING_ENCRYPTION_KEYS") or os.environ.get(KEYS_FILE)):
+        return store
+    from mainspring.encryption import Keys  # noqa: PLC0415 - few programs need it
+    from mainspring.stores.encrypted import encrypted, keys_of  # noqa: PLC0415
+
+    return store if keys_of(store) is not None else encrypted(store, keys or Keys.from_environment())
 
 
 def connect(url: str, clock: Clock | None = None) -> Store:

@@ -278,6 +278,17 @@ class Edit:
         return self.run_at if self.delay is None else now + self.delay
 
 
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A stored text of a job, and another that means the same."""
+
+    job_id: str
+    column: str  # payload, options or result; output of a step
+    old: str
+    new: str
+    step: str | None = None  # the step's name
+
+
 class Action(StrEnum):
     """The changes that can be applied to all jobs that match a filter."""
 
@@ -729,6 +740,13 @@ class Store(Protocol):
         Return the keys of the records that were not inserted, each with what was in the way. For a job that exists
         already, that is the job itself. Otherwise it is the live job that holds the dedupe key, or the owner of the
         existing record, for example its operation.
+        """
+
+    async def rewrite(self, texts: Sequence[Rewrite]) -> int:
+        """Replace texts, each only if it is still the old one; return how many were replaced.
+
+        For data that is stored in another form and means the same. The job may have any status, and is not changed in
+        the sense of the feed, the audit log or `updated_at`. A store may leave out a job that is being written.
         """
 
     async def sizes(self) -> Mapping[Kind, int]:

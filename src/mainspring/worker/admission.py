@@ -12,13 +12,17 @@ from typing import Any, cast
 
 from mainspring.feature import HANDOVER_WAIT, Refusal
 from mainspring.job import Claim
+from mainspring.log import get_log
 from mainspring.runtime import Runtime
 from mainspring.task import Task
 from mainspring.worker.acker import AfterAck
 from mainspring.worker.chunks import Chunker
 from mainspring.worker.gate import Gate, log_failure
-from mainspring.worker.run import Run, Stop, outcome_of_unknown_task
+from mainspring.worker.run import SEALED, Run, Stop, outcome_of_unknown_task, outcome_of_unreadable
 from mainspring.worker.slots import Runs, SlotPool
+
+log = get_log("mainspring.worker")
+TELL_EVERY = 60.0  # seconds between two lines about jobs that cannot be decrypted
 
 
 class Admission:
@@ -44,6 +48,7 @@ class Admission:
         self.chunker = Chunker(slots.put)
         self.may_stand_by = False  # whether refused runs may wait here, in case their features let them pass after all
         self.standing_by = 0  # runs that do so
+        self._told_at = -TELL_EVERY
 
     def take(self, claims: list[Claim]) -> None:
         """Hold claimed jobs, and pass each on: to its features, to its chunk, or to the slots."""
@@ -58,6 +63,10 @@ class Admission:
                 self._runs.acker.add(run, outcome_of_unknown_task(run, self._clock.now()))
                 continue
             run = Run(claim, task, now)
+            if claim.payload.startswith(SEALED):
+                self._runs.acker.add(run, outcome_of_unreadable(run, self._clock.now()))
+                self._tell_of_unreadable(run, now)
+                continue
             before, held[claim.id] = held.get(claim.id), run
             if before is not None:
                 self._runs.replaced(before)
@@ -74,6 +83,14 @@ class Admission:
             self._start(self._admit(guarded))
         self._pass_on()
         self._runs.note_idle()
+
+    def _tell_of_unreadable(self, run: Run, now: float) -> None:
+        if now - self._told_at >= TELL_EVERY:
+            self._told_at = now
+            log.error(
+                "job_unreadable", job_id=run.claim.id, task=run.claim.task,
+                error="this worker lacks the key with which the job is encrypted; set MAINSPRING_ENCRYPTION_KEYS",
+            )  # fmt: skip
 
     def _concerned(self, claims: list[Claim]) -> Collection[str]:
         """Return the ids of the jobs that features must admit. Most jobs have no options and concern none."""

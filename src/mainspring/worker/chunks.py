@@ -227,7 +227,7 @@ class ChunkRun:
     def _hide(self) -> Hide:
         """Return what hides the secrets of all jobs: an error of the handler may name any of them."""
         run = self.runs[0]
-        return run.redaction.hide_all([each.secretive() for each in self.runs], run.claim.task)
+        return run.redaction.hide_stored([each.secretive() for each in self.runs], run.claim.task)
 
     def _endings(self, by_handler: list[Verdict]) -> list[tuple[Run, Verdict]]:
         endings = by_handler

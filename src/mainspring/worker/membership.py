@@ -15,6 +15,7 @@ from mainspring.clock import since_boot
 from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.log import get_log
 from mainspring.runtime import Runtime
+from mainspring.stores.encrypted import bare, check_keys, keys_of
 from mainspring.stores.protocol import Pulse, Store, Wake, WorkerInfo
 from mainspring.worker.outage import Backoff, Outage
 from mainspring.worker.settings import WorkerSettings
@@ -50,6 +51,7 @@ class Membership:
         while not unless.is_set():
             try:
                 await self._store.open()
+                await check_keys(bare(self._store), keys_of(self._store))
                 await self._store.join(self._info(), self._on_wake)
                 await self._runtime.live_settings.look()  # before the first claim
             except StoreUnavailable as error:

@@ -149,7 +149,7 @@ class Run:
     def hide(self, text: str) -> str:
         """Return a text that is told about the run, without the secrets of its payload and headers."""
         if self._hide is None:
-            self._hide = self.redaction.hide_all([self.secretive()], self.claim.task)
+            self._hide = self.redaction.hide_stored([self.secretive()], self.claim.task)
         return self._hide(text)
 
     def secretive(self) -> tuple[Any, Any]:
@@ -194,6 +194,8 @@ class Run:
 # -- what becomes of the job ----------------------------------------------------------------------
 
 HOPELESS = InvalidPayload, CannotStoreResult, UnsupportedCall  # the next attempt would fail in the same way
+SEALED = '{"$encrypted":"v1.'  # how an encrypted payload begins; encryption.py is imported only if it is used
+UNREADABLE_DELAY: Millis = 10_000  # leaves an encrypted job to workers that have its key
 CROWDED_DELAY: Millis = 500  # gives other workers a chance before the worker that handed the job back claims it again
 
 HANDED_BACK: dict[Stop | None, tuple[Millis, str]] = {
@@ -306,6 +308,11 @@ def retry_delay(run: Run, error: BaseException) -> Millis | None:
 
 def default_delay(run: Run, error: BaseException) -> Millis | None:
     return None if run.claim.attempt >= run.claim.max_attempts else Retry().delay(run.claim.attempt, error)
+
+
+def outcome_of_unreadable(run: Run, now: Millis) -> Outcome:
+    """Release a job whose payload this worker cannot decrypt to workers that have the key, without using an attempt."""
+    return outcome(run, Move.RELEASE, now, delay=UNREADABLE_DELAY, reason="its worker cannot decrypt it")
 
 
 def outcome_of_unknown_task(run: Run, now: Millis) -> Outcome:

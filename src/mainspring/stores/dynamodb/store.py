@@ -38,6 +38,7 @@ from mainspring.stores.dynamodb import (
     maintenance,
     numbers,
     read,
+    rewrites,
     schema,
     steps,
     transfer,
@@ -71,6 +72,7 @@ from mainspring.stores.protocol import (
     Page,
     Pulse,
     Reaped,
+    Rewrite,
     Sort,
     Stats,
     Wake,
@@ -469,6 +471,10 @@ class DynamoStore:
     async def load(self, kind: Kind, records: Sequence[Record]) -> dict[str, str]:
         await self.open()
         return await self._do(transfer.load(self.table, kind, records))
+
+    async def rewrite(self, texts: Sequence[Rewrite]) -> int:
+        await self.open()
+        return await self._do(rewrites.rewrite(self.table, texts))
 
     async def sizes(self) -> Mapping[Kind, int]:
         await self.open()

@@ -23,7 +23,8 @@ def following(job: NewJob) -> dict[str, Any]:
 
 def restored(fields: Mapping[str, Any], end: str, trace: Mapping[str, str] | None) -> NewJob:
     """Return the job with the end, which is JSON, as `body` in its payload, and in the trace of the job that ended."""
-    payload = json.dumps({**json.loads(fields["payload"]), "body": None}).removesuffix("null}")
+    request = {**json.loads(fields["payload"]), "body": None}
+    payload = json.dumps(request, separators=(",", ":")).removesuffix("null}")  # as encryption.py begins what is sealed
     options = fields["options"]
     if trace:
         options = json.dumps({**options_of(options), "trace": trace})

@@ -39,6 +39,7 @@ from mainspring.stores.postgres import (
     numbers,
     partitions,
     read,
+    rewrites,
     schema,
     sorting,
     steps,
@@ -72,6 +73,7 @@ from mainspring.stores.protocol import (
     Page,
     Pulse,
     Reaped,
+    Rewrite,
     Sort,
     Stats,
     Wake,
@@ -747,6 +749,9 @@ class PostgresStore:
         if days := transfer.days_of(kind, records):
             await self._run(lambda transaction: partitions.make(transaction, days))
         return await self._run(lambda transaction: transfer.load(transaction, kind, records, self.stall_grace))
+
+    async def rewrite(self, texts: Sequence[Rewrite]) -> int:
+        return await self._run(lambda transaction: rewrites.rewrite(transaction, texts))
 
     async def sizes(self) -> Mapping[Kind, int]:
         return await self._read(transfer.sizes)

@@ -47,6 +47,7 @@ from mainspring.stores.protocol import (
     Page,
     Pulse,
     Reaped,
+    Rewrite,
     Sort,
     Stats,
     Takeover,
@@ -68,6 +69,7 @@ from mainspring.stores.sqlite import (
     maintenance,
     numbers,
     read,
+    rewrites,
     sorting,
     steps,
     suggestions,
@@ -369,6 +371,10 @@ class SqlStore(ABC):
         request = transfer.LoadRequest(kind, records, self.stall_grace)
         in_the_way: list[dict[str, str]] = await self._write(transfer.load, [request])
         return in_the_way[0]
+
+    async def rewrite(self, texts: Sequence[Rewrite]) -> int:
+        numbers: list[int] = await self._write(rewrites.rewrite, [texts])
+        return numbers[0]
 
     async def sizes(self) -> Mapping[Kind, int]:
         return await self._read(transfer.sizes)
