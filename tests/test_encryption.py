@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
 import json
 import logging
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from mainspring import Context, Mainspring, Retry
-from mainspring.encryption import Keys, Unreadable, is_sealed, key_in, new_key
+from mainspring.encryption import Keys, Unreadable, is_sealed, key_in
 from mainspring.errors import ConfigurationError, JobFailed
 from mainspring.job import Job, Status
 from mainspring.key_rotation import Rotation, rotate
@@ -33,7 +34,7 @@ from tests.shared import Make
 pytest.importorskip("cryptography")
 
 CANARY = "canary-7Qz!x"
-OLD, NEW = new_key(), new_key()
+OLD, NEW = (base64.b64encode(bytes([first] * 32)).decode() for first in b"on")  # the same in each process
 
 
 # -- keys -------------------------------------------------------------------------------------------

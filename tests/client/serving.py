@@ -95,7 +95,7 @@ def served(loop: Loop, *, worker: bool = False, **settings: Any) -> Iterator[Ser
 
 @asynccontextmanager
 async def serve(app: Mainspring, *, worker: bool, **settings: Any) -> AsyncIterator[str]:
-    service = make_service(app, ServiceSettings(**{"tokens": "optional", **settings}))
+    service = make_service(app, ServiceSettings(**{"tokens": "optional", "rate_limit": 0.0, **settings}))
     async with app, listening(service) as url:
         if not worker:
             yield url

@@ -50,7 +50,7 @@ class Served:
 async def serving(app: Mainspring, pace: Pace | None = None, **settings: Any) -> AsyncIterator[Served]:
     tokens = Tokens(app.store)
     live = Live(app, tokens, pace)
-    service = make_service(app, ServiceSettings(**{"tokens": "optional", **settings}), live)
+    service = make_service(app, ServiceSettings(**{"tokens": "optional", "rate_limit": 0.0, **settings}), live)
     connector = aiohttp.TCPConnector(limit=0)
     async with listening(service) as url:
         try:

@@ -59,6 +59,8 @@ class Served:
 
 @asynccontextmanager
 async def serving(app: Mainspring, **settings: Any) -> AsyncIterator[Served]:
-    service = make_service(app, ServiceSettings(**{"outgoing_allow": LOOPBACK, "tokens": "optional", **settings}))
+    service = make_service(
+        app, ServiceSettings(**{"outgoing_allow": LOOPBACK, "tokens": "optional", "rate_limit": 0.0, **settings})
+    )
     async with listening(service) as url, aiohttp.ClientSession() as session:
         yield Served(app, url, session)

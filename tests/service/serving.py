@@ -83,7 +83,7 @@ def api_of(app: Mainspring) -> FastAPI:
 @asynccontextmanager
 async def serving(app: Mainspring, **settings: Any) -> AsyncIterator[Client]:
     """Serve an application that is open, and yield a client without a token."""
-    service = make_service(app, ServiceSettings(**{"tokens": "optional", **settings}))
+    service = make_service(app, ServiceSettings(**{"tokens": "optional", "rate_limit": 0.0, **settings}))
     async with listening(service) as url, aiohttp.ClientSession() as session:
         yield Client(session, url)
 

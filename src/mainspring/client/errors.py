@@ -177,6 +177,7 @@ ADVICE: Mapping[str, str] = {
     "host_not_allowed": "add this host to the service's setting allowed_hosts",
     "illegal_move": "look at the job's status first: client.jobs.get(…)",
     "count_moved": "count again with dry_run, and confirm the new number",
+    "too_many_requests": "enqueue many jobs by one request, and follow jobs by their events",
     "too_many_streams": "use one stream for all that you follow",
 }
 

@@ -101,6 +101,11 @@ ADVICE: Mapping[str, Advice] = {
         "The same `Idempotency-Key` came with another body within 24 hours.",
         "Use a new key for each new request, and the old one only to repeat a request as it was.",
     ),
+    "too_many_requests": Advice(
+        "The token has made more requests than `rate_limit` and `rate_burst` allow, in this process.",
+        "Wait for as long as `Retry-After` says. Enqueue many jobs by one request (`POST /v1/jobs:bulk`), and follow"
+        " jobs by their events instead of asking for them again and again.",
+    ),
     "too_many_streams": Advice(
         "The token has 100 open streams of events in this process.",
         "Close streams that are not needed, and follow several jobs by one stream. Try again after `Retry-After`.",

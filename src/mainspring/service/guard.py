@@ -26,6 +26,7 @@ from mainspring.service.cross_origin import STATIC_PATHS
 from mainspring.service.problems import ABOUT, Problem, problem_of
 from mainspring.service.public_tokens import PREFIX as PUBLIC_PREFIX
 from mainspring.service.public_tokens import Grant, PublicTokens
+from mainspring.service.rate_limits import Header, RateLimits
 from mainspring.service.same_origin import check_write
 from mainspring.service.secrets import PREFIX, DeliveryTokens
 from mainspring.service.sessions import cookie_in, is_safe
@@ -84,6 +85,11 @@ class Caller:
         return "" if self.token is None else self.token.name
 
     @property
+    def is_known(self) -> bool:
+        """Whether it came with a token of any kind, or with a cookie."""
+        return self.token is not None or self.grant is not None
+
+    @property
     def project(self) -> str | None:
         return None if self.token is None else self.token.project
 
@@ -134,6 +140,7 @@ class Guard:
         self._hosts = settings.hosts
         self._needs_tokens = settings.needs_tokens
         self._max_body = settings.max_body
+        self._limits = RateLimits(settings.rate_limit, settings.rate_burst)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -182,8 +189,10 @@ class Guard:
         caller = await self._caller(request)
         if caller.session:
             check_write(request.method, request.header)
-        if caller.session or (caller.token is None and caller.grant is None):
+        if caller.session or not caller.is_known:
             request.check_origin()
+        if caller.is_known:
+            request.limits = self._limits.take(caller.id)
         return caller
 
     async def _open_socket(self, socket: Socket) -> None:
@@ -203,9 +212,11 @@ class Guard:
         """Return None if the first message must have a token."""
         if socket.path == cross_origin.SOCKET_PATH:
             return None
-        if socket.header(b"authorization") or not self._needs_tokens:
-            return await self._caller(socket)
-        return await self._caller_by_cookie(socket)
+        by_header = socket.header(b"authorization") or not self._needs_tokens
+        caller = await (self._caller(socket) if by_header else self._caller_by_cookie(socket))
+        if caller is not None and caller.is_known:
+            self._limits.take(caller.id)
+        return caller
 
     def _check_host(self, request: Connection) -> None:
         """Refuse other names than ours: a page of another site could point its name at this address."""
@@ -322,6 +333,7 @@ class Request(Connection):
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         super().__init__(scope)
         self.max_body = 0
+        self.limits: list[Header] = []  # headers that say how many requests are left
         self._receive, self._send = receive, send
         self._read = 0
         self._status = 0
@@ -366,7 +378,8 @@ class Request(Connection):
         if message["type"] == "http.response.start":
             self._status = message["status"]
             self._answered = time.monotonic()
-            headers = [*message.get("headers", ()), (b"x-request-id", self.id.encode()), *SECURITY_HEADERS]
+            own = ((b"x-request-id", self.id.encode()), *SECURITY_HEADERS, *self.limits)
+            headers = [*message.get("headers", ()), *own]
             if self.path.startswith(cross_origin.PATHS):
                 headers = cross_origin.opened(headers, self._scope, self.path)
             message["headers"] = headers

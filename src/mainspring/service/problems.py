@@ -67,6 +67,7 @@ KINDS: Mapping[str, Kind] = {
     "invalid_payload": Kind(422, "The payload does not fit the task's schema."),
     "unknown_task": Kind(422, "No worker has published a task of this name."),
     "idempotency_key_reused": Kind(422, "The idempotency key was used with another request."),
+    "too_many_requests": Kind(429, "The token makes too many requests.", retry_after=1),
     "too_many_streams": Kind(429, "The token has too many open streams.", retry_after=30),
     "too_many_logins": Kind(429, "Too many logins from this address have failed.", retry_after=60),
     "internal_error": Kind(500, "The service failed. The log has the cause, under the request id."),
@@ -108,7 +109,7 @@ class Problem(Exception):
     detail: str
     errors: Sequence[Mapping[str, Any]] = ()  # one for each field that is wrong: pointer, code, detail
     more: Mapping[str, Any] = field(default_factory=dict)  # further members of the answer
-    retry_after: int | None = None  # seconds; by default what the kind says
+    retry_after: int | None = None  # seconds, instead of those of its kind
 
     @property
     def kind(self) -> Kind:
@@ -130,7 +131,8 @@ class Problem(Exception):
 
     def headers(self) -> dict[str, str]:
         headers = {"content-type": CONTENT_TYPE}
-        if (seconds := self.retry_after or self.kind.retry_after) is not None:
+        seconds = self.kind.retry_after if self.retry_after is None else self.retry_after
+        if seconds is not None:
             headers["retry-after"] = str(seconds)
         if self.code == "unauthorized":
             headers["www-authenticate"] = "Bearer"

@@ -94,6 +94,17 @@ class ServiceSettings(BaseSettings):
         description="bytes of a request's body; five times as many for bulk",
     )
 
+    rate_limit: float = Field(
+        default=100.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="requests a second that a token may make; 0: any number",
+    )
+    rate_burst: int = Field(
+        default=200,
+        ge=1,
+        description="requests that a token may make at once, before rate_limit counts",
+    )
     max_wait: float = Field(
         default=30.0,
         ge=0,

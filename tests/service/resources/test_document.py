@@ -36,7 +36,7 @@ def document() -> Any:
 
 @pytest.fixture
 async def client(app: Mainspring) -> AsyncIterator[Client]:
-    settings = ServiceSettings(tokens="required")
+    settings = ServiceSettings(tokens="required", rate_limit=0.0)
     async with serving(app, settings) as client:
         yield client
 
