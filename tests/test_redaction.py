@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from mainspring import Redaction
+from mainspring import Cancel, Chunk, Discard, Mainspring, Redaction, Retry, Snooze
 from mainspring.errors import ConfigurationError, InvalidPayload
 from mainspring.redaction import DEFAULT_KEYS, MARK, redact, restored
+from mainspring.stores.engine.ack import LONGEST_MESSAGE
 
 HIDDEN_KEYS = [
     "password", "db_password", "passwordHash", "Authorization", "API-Key", "apiKey", "x-api-key", "token",
@@ -163,3 +165,54 @@ def test_what_was_shown_and_sent_back_keeps_its_secrets() -> None:
 def test_a_mark_that_stands_for_no_certain_value_is_refused(new: Any) -> None:
     with pytest.raises(InvalidPayload, match="give the value itself"):
         restored(new, OLD, redact.of(None))
+
+
+# -- texts about runs -----------------------------------------------------------------------------------
+
+SECRETS = ("hunter2-one", "hunter2-two")
+
+
+async def test_an_error_of_a_chunk_names_no_secret_of_any_of_its_jobs() -> None:
+    app = Mainspring("memory://")
+
+    @app.task(chunk=Chunk(2), retry=Retry(max_attempts=1))
+    def login(users: list[dict[str, str]]) -> None:
+        raise ValueError(", ".join(user["password"] for user in users))
+
+    async with app:
+        ids = [(await login.enqueue({"password": secret})).id for secret in SECRETS]
+        await app.worker().drain()
+        stored = [str((await app.jobs.get(job_id)).failure) for job_id in ids]
+    assert all(MARK in text and not any(secret in text for secret in SECRETS) for text in stored)
+
+
+@pytest.mark.parametrize("end", [lambda why: Snooze(60, why), Cancel, Discard], ids=["snooze", "cancel", "discard"])
+async def test_reasons_of_handlers_are_redacted(end: Callable[[str], Exception]) -> None:
+    app = Mainspring("memory://")
+
+    @app.task
+    async def login(password: str) -> None:
+        raise end(f"not {password}")
+
+    async with app:
+        job_id = (await login.enqueue(password=SECRETS[0])).id
+        async with app.worker().draining() as run_due:
+            await run_due()
+        job = await app.jobs.get(job_id)
+    assert job.reason == f"not {MARK}"
+    assert SECRETS[0] not in str(job.failure)
+
+
+async def test_a_secret_where_a_long_text_is_cut_leaves_no_part() -> None:
+    app = Mainspring("memory://")
+
+    @app.task(retry=Retry(max_attempts=1))
+    async def login(password: str) -> None:
+        raise ValueError("x" * (LONGEST_MESSAGE // 2 - 5) + password + "y" * LONGEST_MESSAGE)
+
+    async with app:
+        job_id = (await login.enqueue(password=SECRETS[0])).id
+        await app.worker().drain()
+        failure = (await app.jobs.get(job_id)).failure
+    assert failure is not None
+    assert "hunt" not in failure.message + failure.traceback

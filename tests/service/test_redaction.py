@@ -97,6 +97,8 @@ async def plant(client: Client) -> dict[str, str]:
     put = await client.send("PUT", "/v1/schedules/nightly", {"rule": "daily 02:00", "tz": "UTC", "job": job})
     assert put.status == 201, put
     assert CANARY not in put.text
+    person = {"tz": "UTC", "attributes": {"password": CANARY}}
+    assert (await client.send("PUT", "/v1/people/ada", person)).status == 201
     signal = await client.post("/v1/signals", {"key": "approved", "payload": {"secret": CANARY}})
     assert signal.status == 201
     assert CANARY not in signal.text
@@ -135,6 +137,7 @@ async def every_get(app: Mainspring, client: Client, ids: dict[str, str]) -> dic
     bulks = (await client.get("/v1/bulk")).data["actions"]
     known = {
         "fingerprint": groups[0]["fingerprint"], "bulk_id": bulks[0]["id"], "schedule_id": "nightly", "name": "mail",
+        "person_id": "ada",
         "what": "payload_key", "queue": "default",
     }  # fmt: skip
     found: dict[str, Answer] = {}
@@ -358,6 +361,21 @@ async def test_a_schedule_keeps_values_that_were_not_shown(app: Mainspring) -> N
         assert (await client.send("PUT", path, again)).status == 200
         assert json.loads((await app.schedules.get("nightly")).prepared().payload) == {"password": CANARY}
         assert (await client.send("PUT", "/v1/schedules/other", again)).code == "invalid_payload"
+
+
+async def test_a_person_keeps_values_that_were_not_shown(app: Mainspring) -> None:
+    person = {"tz": "UTC", "attributes": {"password": CANARY, "level": 1}}
+    async with serving(app) as client:
+        path = "/v1/people/ada"
+        assert (await client.send("PUT", path, person)).status == 201
+        shown = (await client.get(path)).data["attributes"]
+        assert shown == {"password": "[redacted]", "level": 1}
+        for method in ("PUT", "PATCH"):
+            answer = await client.send(method, path, {"tz": "UTC", "attributes": {**shown, "level": 2}})
+            assert answer.data["attributes"] == {"password": "[redacted]", "level": 2}
+            assert (await app.people.get("ada")).attributes == {"password": CANARY, "level": 2}
+        wrong = {"tz": "UTC", "attributes": {"other": "[redacted]"}}
+        assert (await client.send("PUT", path, wrong)).code == "invalid_payload"
 
 
 async def test_a_new_job_cannot_get_the_mark_as_its_secret(app: Mainspring) -> None:

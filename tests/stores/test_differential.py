@@ -41,7 +41,7 @@ def some(number: int) -> settings:
 def test_the_steps_call_every_method_of_the_contract_but_those_that_may_differ() -> None:
     called = set(re.findall(r"\bstore\.(\w+)\(", inspect.getsource(differential)))
     methods = {name for name, _ in inspect.getmembers(Store, inspect.isfunction) if name[0] != "_"}
-    assert methods - called == {"diagnose", "sizes", "watching"}
+    assert methods - called == {"diagnose", "rewrite", "sizes", "watching"}
     assert vars(Comparison).keys() >= STEPS.keys()
 
 

@@ -73,7 +73,7 @@ def outcome_of(run: LeasedRun, item: Item, now: Millis) -> Outcome:
     if isinstance(item, Snooze):
         return outcome(run, Move.SNOOZE, now, delay=item.delay_from(now), reason=showable(item.reason))
     if isinstance(item, Release):
-        return outcome(run, Move.RELEASE, now, reason=showable(item.reason or "its lessee gave it back"))
+        return outcome(run, Move.RELEASE, now, reason=run.hide(showable(item.reason or "its lessee gave it back")))
     assert isinstance(item, Cancelled)  # noqa: S101 - all endings are above
     return outcome(run, Move.CANCEL, now, reason=showable(item.reason))
 

@@ -111,7 +111,8 @@ async def prepare(request: Request, body: NewJobBody, *, traced: bool = True) ->
     try:
         job = await app.prepare(body.task, body.payload, allow_unknown=body.allow_unknown, **options)
     except InvalidPayload as error:  # some messages repeat what was given
-        raise InvalidPayload(app.redaction.hide(body.payload, body.headers, body.task)(str(error))) from None
+        hide = app.redaction.hide_stored([(body.payload, body.headers)], body.task)
+        raise InvalidPayload(hide(str(error))) from None
     job = admitted(caller, job)
     if body.callback is None and body.failure_callback is None:
         return job
@@ -156,7 +157,7 @@ class Lines:
             return self._refusal(problem_of(error), body)
 
     def _refusal(self, problem: Problem, body: NewJobBody) -> Refusal:
-        hide = app_of(self._request).redaction.hide(body.payload, body.headers, body.task)
+        hide = app_of(self._request).redaction.hide_stored([(body.payload, body.headers)], body.task)
         return Refusal.of(replace(problem, detail=hide(problem.detail)))
 
     def _is_unknown(self, name: str) -> bool:

@@ -19,11 +19,13 @@ from mainspring.features.people.person import MAX_OCCASIONS, Person, person_of
 from mainspring.features.people.storage import PersonChange
 from mainspring.json_data import plain
 from mainspring.json_text import conditions, key_and_value
+from mainspring.redaction import has_mark, restored
 from mainspring.service.answers.people import PeoplePage, PersonOccasions, PersonView, UpcomingList
 from mainspring.service.bodies import LONGEST, Body, Instant, Text
 from mainspring.service.cursors import cursor_of, last_of
 from mainspring.service.etags import IfMatch, IfNoneMatch, etag, expected
 from mainspring.service.problems import Problem
+from mainspring.service.redacted import check_searched, redaction_of
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link
 from mainspring.service.tokens import Scope
 from mainspring.stores.documents import ABSENT
@@ -98,17 +100,25 @@ class PeopleQuery(Body):
 # -- people ---------------------------------------------------------------------------------------
 
 
-def person_data(person: Person) -> dict[str, Any]:
+def person_data(request: Request, person: Person) -> dict[str, Any]:
     data: dict[str, Any] = person.model_dump(mode="json")
-    return data
+    return {**data, "attributes": redaction_of(request).value(data["attributes"])}
+
+
+def with_secrets(request: Request, given: dict[str, Any], known: Person | None) -> dict[str, Any]:
+    """Return fields of a person with the stored values for those that are sent back as they were shown."""
+    if not has_mark(given.get("attributes")):
+        return given
+    old = None if known is None else known.model_dump(mode="json")["attributes"]
+    return {**given, "attributes": restored(given["attributes"], old, redaction_of(request).of(None))}
 
 
 def revision_of(person: Person | None) -> str | None:
     return None if person is None else sha256(person.model_dump_json().encode()).hexdigest()[:32]
 
 
-def shown(person: Person, status: int = 200) -> Response:
-    return answer(person_data(person), status, etag(revision_of(person) or ""))
+def shown(request: Request, person: Person, status: int = 200) -> Response:
+    return answer(person_data(request, person), status, etag(revision_of(person) or ""))
 
 
 async def changed(
@@ -138,11 +148,12 @@ def existing(person_id: str, person: Person | None) -> Person:
 async def list_people(request: Request, query: Annotated[PeopleQuery, Query()]) -> Response:
     """Return people by id. A page may have few people although there are more: go on while there is a cursor."""
     attributes = conditions(map(key_and_value, query.attribute))
+    check_searched(request, attributes)
     found = await app_of(request).people.find(
         email=query.email, name=query.name, tz=query.tz, kind=query.kind, attributes=attributes, limit=query.limit,
         cursor=last_of("people", query.cursor),
     )  # fmt: skip
-    people, cursor = [person_data(person) for person in found.people], cursor_of("people", found.cursor)
+    people, cursor = [person_data(request, person) for person in found.people], cursor_of("people", found.cursor)
     data = {"people": people, "cursor": cursor, "unreadable": dict(found.unreadable)}
     return answer(data, headers=next_link(request, cursor))
 
@@ -194,7 +205,7 @@ async def remove_occasion(
 )
 async def show_person(request: Request, person_id: PersonId) -> Response:
     """Return a person. The ETag changes with each change."""
-    return shown(await app_of(request).people.get(person_id))
+    return shown(request, await app_of(request).people.get(person_id))
 
 
 @router.put(
@@ -213,14 +224,15 @@ async def put_person(
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Create or replace a person. Plans of occasions move in the same write."""
-    person = person_of({"id": person_id, **body.model_dump()})
+    given = {"id": person_id, **body.model_dump()}
+    person_of(given)  # what is wrong with it is said before anything is read
 
     def change(known: Person | None) -> Person:
         check(known, if_match, if_none_match)
-        return person
+        return person_of(with_secrets(request, given, known))
 
-    _, became = await changed(app_of(request), person_id, change)
-    return shown(person, 201 if became is PersonChange.CREATED else 200)
+    person, became = await changed(app_of(request), person_id, change)
+    return shown(request, person, 201 if became is PersonChange.CREATED else 200)
 
 
 def check(known: Person | None, if_match: str | None, if_none_match: str | None = None) -> None:
@@ -235,7 +247,7 @@ def check(known: Person | None, if_match: str | None, if_none_match: str | None 
 async def patch_person(request: Request, person_id: PersonId, body: PersonPatch, if_match: IfMatch = None) -> Response:
     """Change some fields of a person. Another time zone moves the plans of all occasions."""
     given = body.model_dump(exclude_unset=True)
-    return await edited(request, person_id, if_match, lambda _person: given)
+    return await edited(request, person_id, if_match, lambda person: with_secrets(request, given, person))
 
 
 async def edited(
@@ -248,7 +260,7 @@ async def edited(
         check(known, if_match)
         return person.with_changes(**fields(person))
 
-    return shown((await changed(app_of(request), person_id, change))[0])
+    return shown(request, (await changed(app_of(request), person_id, change))[0])
 
 
 @router.delete("/people/{person_id:path}", status_code=204, summary="Delete a person", **PEOPLE, **needs(Scope.OPERATE))

@@ -6,7 +6,7 @@ Every route that answers with data of users passes it through here. redaction.py
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import Query
@@ -92,14 +92,19 @@ def refuse_mark(request: Request, raw: bytes, payloads: Sequence[tuple[str, Any]
 
 def allowed(request: Request, where: Filter) -> Filter:
     """Refuse to search by redacted values: a caller could find out a secret by trying values."""
+    check_searched(request, where.payload, where.tasks)
+    return where
+
+
+def check_searched(request: Request, paths: Iterable[str], tasks: Sequence[str] = ()) -> None:
+    """Raise Problem if the caller searches by redacted values and may not see them."""
     redaction, token = redaction_of(request), caller_of(request).token
     if token is None or token.allows(Scope.ADMIN):
-        return where
-    for path in where.payload:
-        if any(redaction.of(task).hides_path(path) for task in where.tasks or ("", *redaction.tasks)):
-            msg = f"the payload is redacted at {path!r}; to search by its values, use a token with the scope admin"
+        return
+    for path in paths:
+        if any(redaction.of(task).hides_path(path) for task in tasks or ("", *redaction.tasks)):
+            msg = f"values at {path!r} are redacted; to search by them, use a token with the scope admin"
             raise Problem("forbidden", msg)
-    return where
 
 
 # -- other data -------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ class Executor:
 
     def _raised(self, run: Run, error: BaseException) -> Outcome | None:
         if run.context is not None and run.context.effects.committed:
-            shown = f"{type(error).__name__}: {message_of(error)}"
+            shown = f"{type(error).__name__}: {run.hide(message_of(error))}"
             log.warning("raised_after_commit", job_id=run.claim.id, task=run.claim.task, error=shown)
         if run.admitted or run.observed:
             run.error = TimeoutError() if run.stop is Stop.TIMEOUT else error

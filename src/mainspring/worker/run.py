@@ -324,13 +324,15 @@ def outcome(
     run: Run, move: Move, now: Millis, *, reason: str = "", failure: Failure | None = None, **rest: Any
 ) -> Outcome:
     claim = run.claim
+    if reason and move is not Move.RELEASE:  # those are our own words, and a halt may release thousands of jobs
+        reason = run.hide(reason)
     return Outcome(
         claim.id,
         claim.token,
         move,
         run.started_at,
         now,
-        reason=storable(run.hide(reason), LONGEST_MESSAGE) if reason else "",
+        reason=storable(reason, LONGEST_MESSAGE),
         failure=None if failure is None else identified(failure, claim.task),
         ref=claim.ref,
         **rest,
