@@ -19,6 +19,7 @@ from mainspring import (
     ConfigurationError,
     Context,
     Discard,
+    InvalidPayload,
     Item,
     Mainspring,
     Retry,
@@ -351,6 +352,22 @@ async def test_an_enqueue_that_fails_is_an_error(app: Mainspring, spans: Spans) 
 
 
 # -- others -----------------------------------------------------------------------------------------
+
+
+async def test_spans_have_no_secrets(app: Mainspring, spans: Spans) -> None:
+    @app.task(max_attempts=1)
+    async def work(password: str) -> None:
+        raise LookupError(f"cannot log in with {password}")
+
+    wrong: Any = ["canary-1"]
+    async with manual(app) as kit:
+        with pytest.raises(InvalidPayload):
+            await work.enqueue(password=wrong)
+        await work.enqueue(password="canary-2")
+        await kit.drain()
+    assert spans.named("send default")[0].status.description == "InvalidPayload"
+    assert spans.one("process work").status.description == "LookupError: cannot log in with [redacted]"
+    assert "canary" not in "".join(span.to_json() for span in spans.all)
 
 
 async def test_a_lease_has_the_trace_of_its_job(app: Mainspring, spans: Spans) -> None:

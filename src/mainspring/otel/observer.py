@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context, attach, detach
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from mainspring.clock import Length, Millis, duration, to_millis
 from mainspring.job import Job
@@ -56,15 +56,24 @@ class OpenTelemetry(Observer):
     # -- enqueues -----------------------------------------------------------------------------------
 
     def send(self, call: EnqueueCall) -> Iterator[None]:
-        """Make a `send` span around an enqueue, and give its context to the jobs. This is middleware."""
+        """Make a `send` span around an enqueue, and give its context to the jobs. This is middleware.
+
+        The span of an enqueue that fails has only the type of the error: its traceback may repeat the payload.
+        """
         with self._tracer.start_as_current_span(
-            f"send {call.queue}", given_context(call.trace), kind=SpanKind.PRODUCER, attributes=sending(call)
+            f"send {call.queue}",
+            given_context(call.trace),
+            kind=SpanKind.PRODUCER,
+            attributes=sending(call),
+            record_exception=False,
+            set_status_on_exception=False,
         ) as span:
             call.trace.update(carried(call.trace))
             try:
                 yield
             except BaseException as error:
                 span.set_attribute("error.type", type(error).__qualname__)
+                span.set_status(Status(StatusCode.ERROR, type(error).__qualname__))
                 raise
             name_jobs(span, call.job_ids)
 
