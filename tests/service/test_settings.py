@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import mainspring
+import mainspring.service
 from mainspring import Mainspring
 from mainspring.cli import main
 from mainspring.cli.serve import application_of
@@ -184,6 +186,7 @@ def test_listed_tokens_are_json_as_in_the_api(capsys: pytest.CaptureFixture[str]
 def test_a_missing_extra_is_named(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(mainspring, "service", mainspring.service)  # the import below replaces it
     for name in [name for name in sys.modules if name.startswith("mainspring.service")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fastapi", None)
