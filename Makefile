@@ -9,7 +9,7 @@ LOCKER := .cache/lock
 UV := uv==0.13.7
 # Three processes for two cores: many tests wait for processes and servers.
 CORES := $(or $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null),2)
-PYTEST_ALL_CORES = $(BIN)/python -m pytest -n $$(($(CORES) * 3 / 2)) --maxprocesses 4 --dist loadfile
+PYTEST_ALL_CORES = $(BIN)/python -m pytest -n $$(($(CORES) * 3 / 2)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 QUICK := -m "not slow"
 TYPED := src $(foreach d,tests bench examples,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import signal
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import structlog
 pytest.register_assert_rewrite("tests.conformance")  # before it is imported: a failed assertion then shows its values
 
 HERE = Path(__file__).parent
+LONGEST = {"service/test_contract.py", "chaos/test_live.py", "service/test_keys.py", "service/test_program.py"}
 ALL_SLOW = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.slow\b", re.MULTILINE)
 
 
@@ -42,6 +44,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             f"{len(skipped)} tests of pages were skipped: install Chromium (Debian: apt-get install chromium), "
             "or name the program in MAINSPRING_TEST_CHROMIUM"
         )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest: the last one is run by one process, while the others have nothing to do.
+
+    Those with a single long test are named; otherwise a file takes the longer, the more tests it has.
+    """
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda item: (str(item.path.relative_to(HERE)) not in LONGEST, -tests[item.path], item.path))
 
 
 @pytest.hookimpl(wrapper=True)
