@@ -11,6 +11,7 @@ import pickle
 import re
 import sqlite3
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from mainspring.encryption import Keys, Unreadable, is_sealed, key_in
 from mainspring.errors import ConfigurationError, JobFailed
 from mainspring.job import Job, Status
 from mainspring.key_rotation import Rotation, rotate
+from mainspring.service.program import Service
+from mainspring.service.settings import ServiceSettings
 from mainspring.stored_options import with_options
 from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.encrypted import bare, encrypted, key_findings, keys_of, needed_keys
@@ -470,6 +473,14 @@ async def test_a_worker_without_the_key_does_not_start(app: Mainspring) -> None:
         define(other)
         with pytest.raises(ConfigurationError, match=f"key old, and this process {why}"):
             await other.worker().drain()
+
+
+async def test_a_service_without_the_key_does_not_start(app: Mainspring) -> None:
+    """Even without a worker: it would show what is encrypted, and store new jobs in the clear."""
+    await app.tasks["later"].enqueue(text=CANARY)
+    service = Service(Mainspring(bare(app.store)), ServiceSettings(port=0, worker=False))
+    with closing(service._socket), pytest.raises(ConfigurationError, match="key old, and this process has no keys"):
+        await service.serve()
 
 
 async def test_another_key_with_the_same_id_is_refused(app: Mainspring) -> None:

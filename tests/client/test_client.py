@@ -284,7 +284,7 @@ def test_overviews(client: Any) -> None:
     assert client.stats().queues
     numbers = client.numbers(last=timedelta(hours=2), step="minute", by="queue")
     assert numbers.total.enqueued >= 1
-    assert "mail" in client.complete("queue", "ma").values
+    assert "mail" in client.completions("queue", "ma").values
     assert [task.name for task in client.tasks.list().tasks] == []  # only workers publish tasks
     with pytest.raises(NotFound):
         client.tasks.get("welcome")

@@ -71,6 +71,14 @@ def test_a_wrong_setting_is_named(tmp_path: Path, text: str, said: str) -> None:
         load_settings(file)
 
 
+def test_a_list_of_the_environment_that_is_not_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAINSPRING_REDACT", "iban")
+    with pytest.raises(
+        ConfigurationError, match='MAINSPRING_REDACT is not valid JSON; give a list, such as \\["iban"]'
+    ):
+        load_settings()
+
+
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"no settings file .*nope.toml"):
         load_settings(tmp_path / "nope.toml")

@@ -24,6 +24,7 @@ from mainspring.client.errors import (
 from mainspring.client.events import Event, Reset
 from mainspring.client.inputs import JobFilter, JobOptions, NewJob, ScheduledJob
 from mainspring.client.resources.leases import cancelled, done, failed, heartbeat, progress, release, snooze, step
+from mainspring.errors import JobFailed
 
 __all__ = [
     "AsyncClient",
@@ -35,6 +36,7 @@ __all__ = [
     "Forbidden",
     "InvalidPayload",
     "InvalidRequest",
+    "JobFailed",
     "JobFilter",
     "JobOptions",
     "KeyReused",

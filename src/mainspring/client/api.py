@@ -83,8 +83,8 @@ class Api(Resource[S]):
     ) -> Given:
         """Enqueue a job. `created` is False if a job with the same dedupe key was there; then `id` is its id.
 
-        The request is repeated until it is answered, and makes one job, however often it is sent. Give an
-        `idempotency_key` of your own if your program may call this twice for the same thing.
+        A request that gets no answer is repeated for up to `retry_for` seconds, and makes one job, however often it is
+        sent. Give an `idempotency_key` of your own if your program may call this twice for the same thing.
         """
         return Given(body={**given(options), "task": task, "payload": payload}, key=idempotency_key)
 
@@ -212,7 +212,7 @@ class Api(Resource[S]):
         return Given(query={"name": name, "waiting": waiting})
 
     @operation("GET", "/v1/complete/{what}", CompletionsView)
-    def complete(
+    def completions(
         self,
         what: Literal["queue", "task", "tag", "error_type", "payload_key"],
         prefix: str = "",

@@ -144,7 +144,7 @@ class NotFound(ServiceError, LookupError):
 
 
 class Conflict(ServiceError):
-    """The state of things does not allow this now: `illegal_move`, `duplicate` or `count_moved`."""
+    """The state of things does not allow this now: `illegal_move`, `duplicate`, `count_moved` or `already_done`."""
 
 
 class PreconditionFailed(ServiceError):
@@ -172,6 +172,7 @@ class ServiceFailed(ServiceError):
 
 
 ADVICE: Mapping[str, str] = {
+    "already_done": "do not send it again; its member `see` is the path that shows what it did",
     "invalid_cursor": "begin at the first page again, without a cursor",
     "body_too_large": "send fewer or smaller jobs at once",
     "host_not_allowed": "add this host to the service's setting allowed_hosts",

@@ -114,7 +114,9 @@ PROCESS = (
 
 QUEUE_JOBS = gauge("queue_jobs", "queue", "status", help="Jobs of a queue in each status.")
 QUEUE_DUE = gauge("queue_due", "queue", help="Jobs that could start now, counted up to 10,000.")
-QUEUE_AGE = gauge("queue_oldest_due_age_seconds", "queue", help="How long the oldest due job has waited; 0 if none is.")
+QUEUE_AGE = gauge(
+    "queue_oldest_due_age_seconds", "queue", help="How long the oldest due job has waited; 0 if no job is due."
+)
 QUEUE_PAUSED = gauge("queue_paused", "queue", help="1 if the queue is paused, otherwise 0.")
 HALTED = gauge("halted", help="1 if the whole system is halted, otherwise 0.")
 DEAD_AGE = gauge(
@@ -122,7 +124,7 @@ DEAD_AGE = gauge(
 )
 DEAD_UNRESOLVED = gauge(
     "dead_letters_unresolved", "task",
-    help="Dead letters of open failure groups: of the 20 that failed last, counted up to 1,000 each.",
+    help="Dead letters in the 20 open failure groups that failed most recently; up to 1,000 are counted in each.",
 )  # fmt: skip
 JOBS_STALLED = gauge("stalled_jobs", help="Jobs that run longer than their timeout and grace, now.")
 UNKNOWN_JOBS = gauge(
@@ -131,7 +133,7 @@ UNKNOWN_JOBS = gauge(
 WORKERS = gauge("workers", "kind", help="Live workers: local ones run Python, remote ones use leases.")
 SLOTS = gauge("worker_slots", "state", help="Slots of all live workers: all of them, and those that are stuck.")
 LATENESS = gauge(
-    "schedule_lateness_seconds", help="How long the schedule that is overdue for the longest should have fired ago."
+    "schedule_lateness_seconds", help="Seconds by which the most overdue schedule is late; 0 if none is late."
 )
 BREAKER_STATE = gauge("breaker_state", "name", help="0 if a circuit breaker is closed, 1 if half open, 2 if open.")
 TODAY_JOBS = counter(

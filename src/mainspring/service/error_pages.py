@@ -32,7 +32,8 @@ ADVICE: Mapping[str, Advice] = {
         "Correct the body. Send UTF-8, without a trailing comma, and with `Content-Type: application/json`.",
     ),
     "invalid_cursor": Advice(
-        "A cursor was cut, changed, or belongs to a list with other filters; or `Last-Event-ID` is not an id of ours.",
+        "A cursor was cut, changed, or belongs to a list with other filters; or `Last-Event-ID` is not an id that this "
+        "service has sent.",
         "Use the `cursor` of the page before, with the same filters. Otherwise begin again without a cursor.",
     ),
     "unauthorized": Advice(
@@ -41,9 +42,11 @@ ADVICE: Mapping[str, Advice] = {
         "Send `Authorization: Bearer msk_…`. `mainspring tokens create` makes a token. In a browser, log in again.",
     ),
     "forbidden": Advice(
-        "The token is valid, but lacks the scope that `detail` names; or it is a public token outside of its jobs; or "
-        "a browser sent the request for a page of another site.",
-        "Use a token with that scope. A page of another site needs a public token; see `POST /v1/tokens:public`.",
+        "The token lacks the scope that `detail` names; or it is for one project or some queues, and the request needs "
+        "more; or it is a public token, and the request is not about its jobs; or a browser sent the request for a "
+        "page of another site.",
+        "Use a token with that scope, or one without a project and queues. A page of another site needs a public "
+        "token: `POST /v1/tokens:public`.",
     ),
     "already_done": Advice(
         "A request with this `Idempotency-Key` has taken effect, but its answer is not kept: it had a secret, it was "

@@ -109,7 +109,7 @@ class Caller:
             raise Problem("forbidden", cross_origin.ONLY_PUBLIC)
         if self.within and not projects:
             msg = (
-                f"the token {self.name!r} is for {', '.join(self.within)}, and this operation does not keep to queues; "
+                f"the token {self.name!r} is limited to {', '.join(self.within)}, and such tokens may not do this; "
                 "use a token without a project and without queues"
             )
             raise Problem("forbidden", msg)

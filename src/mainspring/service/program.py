@@ -11,13 +11,14 @@ from collections.abc import Iterator
 import uvicorn
 
 from mainspring.app import Mainspring
-from mainspring.errors import ConfigurationError
+from mainspring.errors import ConfigurationError, StoreUnavailable
 from mainspring.log import get_log
 from mainspring.runtime import Runtime
 from mainspring.service.application import make_service
 from mainspring.service.live import Live
 from mainspring.service.settings import ServiceSettings
 from mainspring.service.tokens import Tokens
+from mainspring.stores.encrypted import bare, check_keys, keys_of
 from mainspring.worker import Worker, WorkerSettings
 from mainspring.worker.program import Program
 
@@ -98,6 +99,8 @@ class Service:
 
     async def serve(self) -> None:
         await self._app.store.open()
+        with contextlib.suppress(StoreUnavailable):  # then requests get an error, and a worker waits
+            await check_keys(bare(self._app.store), keys_of(self._app.store))
         log.info("service_started", url=self.url, store=self._app.store.url, worker=self._worker is not None)
         parts = [asyncio.create_task(self._server.serve([self._socket]), name="mainspring-http")]
         if self._worker is not None:

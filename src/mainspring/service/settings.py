@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,6 +20,7 @@ from pydantic_settings import (
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -230,6 +232,11 @@ def load_settings(file: Path | None = None, **flags: Any) -> ServiceSettings:
         return FromFile(**given)
     except ValidationError as error:
         raise ConfigurationError("\n".join(lines_of(error))) from None
+    except SettingsError as error:  # a value of the environment that should be JSON
+        name = re.search(r'"(\w+)"', str(error))
+        what = "a setting" if name is None else f"MAINSPRING_{name[1].upper()}"
+        msg = f'{what} is not valid JSON; give a list, such as ["iban"], or an object'
+        raise ConfigurationError(msg) from None
     except tomllib.TOMLDecodeError as error:
         msg = f"{path} is not valid TOML: {error}"
         raise ConfigurationError(msg) from None

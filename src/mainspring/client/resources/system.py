@@ -115,7 +115,7 @@ class Tokens(Resource[S]):
         return Given(body=given({"name": name, "scopes": scopes, **limits}))
 
     @operation("POST", "/v1/tokens:public", PublicTokenView)
-    def public(
+    def create_public(
         self,
         *,
         jobs: Sequence[str] = (),
@@ -128,7 +128,7 @@ class Tokens(Resource[S]):
         return Given(body=given({"jobs": list(jobs), "target": about, "ttl": ttl, "result": result}))
 
     @operation("POST", "/v1/tokens:rotate", RotatedView)
-    def rotate(self, *, forget: bool = False, reason: str = "") -> Given:
+    def rotate_signing_key(self, *, forget: bool = False, reason: str = "") -> Given:
         """Sign public tokens with a new key. With `forget`, end those that are signed with older ones."""
         return Given(body={"forget": forget, "reason": reason})
 
