@@ -55,6 +55,12 @@ def test_a_sealed_value_opens_only_for_what_it_is_about() -> None:
             keys.open_json(sealed, *about)
 
 
+def test_a_value_that_is_cut_does_not_open() -> None:
+    """One such row must not stop the claims and lists of all others."""
+    with pytest.raises(Unreadable):
+        Keys({"a": OLD}).open_json('{"$encrypted":"v1.a.AAAAA"}', "job-1", "payload")
+
+
 def test_a_changed_value_does_not_open() -> None:
     keys = Keys({"a": OLD})
     sealed = keys.seal("x", "1")

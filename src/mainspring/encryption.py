@@ -114,8 +114,8 @@ class Keys:
             raise Unreadable(msg)
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - as above
 
-        raw = base64.b64decode(match[2])
         try:
+            raw = base64.b64decode(match[2])
             opened: bytes = cipher.decrypt(raw[:NONCE_BYTES], raw[NONCE_BYTES:], bound_to(about))
         except (InvalidTag, ValueError):
             msg = "it was changed, or belongs to something else"

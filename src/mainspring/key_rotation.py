@@ -20,6 +20,8 @@ from mainspring.stores.protocol import Rewrite, Store
 from mainspring.stores.records import STEP, Kind, Record
 from mainspring.stores.sealed_ends import ON_END, opened_text
 
+KEYED = frozenset({"idempotency", "trigger_keys"})  # documents of idempotency keys, see service/replay.py
+
 PAGE = 200  # jobs or documents that are read at once
 ORDER = (Kind.LIVE, Kind.DEAD, Kind.HISTORY, Kind.LIVE)  # a job that is retried meanwhile is found by the second look
 MOST_SWEEPS = 100
@@ -146,6 +148,8 @@ def write_of(record: Record, keys: Keys, rotation: Rotation) -> Write | None:
     place = Key(record["collection"], record["grp"], record["id"])
     if place.collection not in SEALED_COLLECTIONS:
         return None
+    if place.collection in KEYED and is_unanswered(record["data"]):
+        return None  # its request may add the answer at this moment, under the same version
     document = Document(place, record["data"], record["version"], record["due_at"], record["expires_at"])
     new = resealed(document.data, tuple(place), keys, rotation)
     if new is None:
@@ -153,6 +157,12 @@ def write_of(record: Record, keys: Keys, rotation: Rotation) -> Write | None:
     due_at, expires_at = document.due_at, document.expires_at
     version = document.version  # it means the same, and who writes it next need not know
     return Write(place, new, version, due_at, expires_at, version, announced=True)
+
+
+def is_unanswered(text: str) -> bool:
+    """Return whether this is the document of an idempotency key whose request is under way: it has ids only."""
+    data = read_object(text)
+    return "answer" in data and data["answer"] is None and not data.get("omitted")
 
 
 def resealed(text: str, about: tuple[str, ...], keys: Keys, rotation: Rotation) -> str | None:

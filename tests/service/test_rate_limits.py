@@ -98,6 +98,18 @@ async def test_a_session_is_limited_like_its_token(app: Mainspring) -> None:
         assert (await client.get("/v1/jobs", cookie=cookie)).code == "too_many_requests"
 
 
+async def test_reports_of_workers_are_not_counted(app: Mainspring) -> None:
+    """A worker whose reports are refused would lose its jobs."""
+    _, text = await Tokens(app.store).create("busy", ["lease"], actor="tester")
+    async with serving(app, rate_limit=0.001, rate_burst=1) as client:
+        worker = client.using(text)
+        assert (await worker.post("/v1/leases", {"worker": "w1"})).status == 200
+        assert (await worker.post("/v1/leases", {"worker": "w1"})).code == "too_many_requests"
+        for _ in range(3):
+            assert (await worker.post("/v1/leases:report", {"worker": "w1", "items": []})).status == 200
+        assert (await worker.post("/v1/leases:leave", {"worker": "w1"})).status == 200
+
+
 async def test_a_token_that_asks_too_often_is_refused(app: Mainspring) -> None:
     _, text = await Tokens(app.store).create("busy", ["read"], actor="tester")
     _, other = await Tokens(app.store).create("other", ["read"], actor="tester")

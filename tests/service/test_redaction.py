@@ -318,6 +318,20 @@ async def test_an_admin_of_a_project_reveals_jobs_of_this_project_only(app: Main
     assert [entry.detail["job"] for entry in await app.audit(action="job.reveal")] == [own.id]
 
 
+async def test_secrets_are_not_sent_to_another_address_by_who_cannot_see_them(app: Mainspring) -> None:
+    secret = {"authorization": f"Bearer {CANARY}"}
+    async with serving(app, tokens="required") as client:
+        operator, admin = client.using(await token_of(app, "operate")), client.using(await token_of(app, "admin"))
+        job = await app.enqueue("http", {"url": "https://example.com/a", "headers": secret}, delay=9_000)
+        shown = {"authorization": "[redacted]"}
+        elsewhere = {"payload": {"url": "https://evil.example/", "headers": shown}}
+        same = {"payload": {"url": "https://example.com/a", "headers": shown, "body": 1}}
+        assert (await operator.send("PATCH", f"/v1/jobs/{job.id}", elsewhere)).code == "forbidden"
+        assert (await operator.send("PATCH", f"/v1/jobs/{job.id}", same)).status == 200
+        assert (await app.jobs.get(job.id)).payload["headers"] == secret
+        assert (await admin.send("PATCH", f"/v1/jobs/{job.id}", elsewhere)).status == 200
+
+
 async def test_secrets_cannot_be_guessed_by_a_filter(app: Mainspring) -> None:
     await secret_job(app)
     async with serving(app, tokens="required") as client:
@@ -399,6 +413,17 @@ async def test_settings_of_the_service_add_rules(app: Mainspring) -> None:
     async with serving(app, **settings) as client:
         shown = (await client.get(f"/v1/jobs/{handle.id}")).data["payload"]["account"]
     assert shown == {"iban": "[redacted]", "number": "[redacted]", "ok": "[redacted]"}
+
+
+async def test_events_keep_to_the_rules_of_the_settings(app: Mainspring) -> None:
+    async with serving_events(app, redact=("iban",)) as served:
+        stream = await served.events()
+        job = await app.enqueue("charge", {"account": {}}, delay=9_000)
+        await app.jobs.cancel(job.id, reason="iban=DE1234567")
+        while (event := await stream.next()).event != "cancelled":
+            pass
+    assert "DE1234567" not in str(event.data)
+    assert "[redacted]" in str(event.data)
 
 
 async def test_a_leased_job_has_its_real_payload_and_its_texts_are_cleaned(app: Mainspring) -> None:

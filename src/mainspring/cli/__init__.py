@@ -50,7 +50,7 @@ COMMANDS = {  # the commands of each module, each with its line in `mainspring -
         "stats": "count jobs per queue, and show workers and halts",
         "audit": "show who changed what by hand, newest first",
     },
-    "keys": {"keys": "make keys for encryption, list those in use, and change to a new one"},
+    "keys": {"keys": "make, list and change encryption keys"},
     "metrics": {"metrics": "print a dashboard for Grafana, and alert rules for Prometheus"},
     "migrate": {"migrate": "create the store's tables, or bring them up to date"},
     "copy": {"copy": "copy all jobs of one store into another"},

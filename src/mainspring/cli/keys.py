@@ -19,7 +19,7 @@ active one in every process, and leave the old ones behind it. After it, remove 
 
 
 def add_commands(commands: Commands) -> None:
-    keys = add_group(commands, "keys", "make keys for encryption, list those in use, and change to a new one")
+    keys = add_group(commands, "keys", "make, list and change encryption keys")
     generate = add_command(keys, "generate", generate_key, "make a new key", GENERATE)
     generate.add_argument("id", metavar="ID", help="a name for the key, such as 2027-01")
     add_store_options(add_command(keys, "list", list_keys, "list the keys that the store needs"))

@@ -60,6 +60,11 @@ def effective(address: Address) -> Address:
     return address
 
 
+def is_translated(address: Address) -> bool:
+    """Return whether it only writes an IPv4 address in another way. Tunnels such as 6to4 are more than that."""
+    return isinstance(address, IPv4Address) or address.ipv4_mapped is not None or address in NAT64
+
+
 def is_public(address: Address) -> bool:
     return (
         address.is_global
@@ -78,13 +83,14 @@ class Reach:
     def problem_of(self, host: str, port: int) -> str | None:
         """Return why a socket may not be connected to this address and port; None if it may."""
         try:
-            address = effective(ip_address(host.partition("%")[0]))
+            given = ip_address(host.partition("%")[0])
         except ValueError:
             return f"{host!r} is not an IP address"
+        address = effective(given)
         if any(address in network for network in self.allowed if network.version == address.version):
             return None
         shown = host if str(address) == host else f"{host} (which stands for {address})"
-        if not is_public(address):
+        if not (is_public(address) and (is_translated(given) or is_public(given))):
             return f"{shown} is not a public address; add its network to `outgoing_allow` if requests may go there"
         if port not in PORTS:
             ports = ", ".join(map(str, sorted(PORTS)))

@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from mainspring.app import Mainspring
+from mainspring.errors import RequestRefused
 from mainspring.job import NewJob
-from mainspring.projects import key_in, moved, project_of
+from mainspring.projects import moved, project_of
 from mainspring.retry import Retry
 from mainspring.service.bodies import NewJobBody
 from mainspring.service.problems import Problem
-from mainspring.service.push import TASK
+from mainspring.service.push import TASK, secret_of
 from mainspring.service.request_fields import Callback
 from mainspring.service.secrets import Secrets
 from mainspring.stored_options import OnEndOption, with_options
@@ -40,7 +41,10 @@ async def prepared(app: Mainspring, secrets: Secrets, callback: Callback | str, 
     It belongs to the project of the job's queue, and is signed with the secret of that project (push.py).
     """
     given = Callback(url=callback) if isinstance(callback, str) else callback
-    secret, project = key_in(queue, given.secret), project_of(queue)
+    try:
+        secret, project = secret_of(queue, given.secret), project_of(queue)
+    except RequestRefused as refused:
+        raise Problem("forbidden", str(refused)) from None
     if not await secrets.texts(secret):
         raise Problem("invalid_request", f"there is no secret {secret!r}; create it with POST /v1/secrets")
     payload = given.model_dump(exclude_none=True)

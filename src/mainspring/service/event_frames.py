@@ -14,7 +14,7 @@ from pydantic_core import to_json
 
 from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.json_data import plain
-from mainspring.redaction import redact
+from mainspring.redaction import DEFAULT, Redaction
 from mainspring.stores.feed import Change, ChangeKind
 
 TIMES = ("run_at",)  # milliseconds in the feed
@@ -59,10 +59,11 @@ TIMEOUTS = frozenset({"StepTimeout", "TimeoutError"})
 class Event:
     """A change on its way to clients. Its frames are made at the first use, and shared by all clients."""
 
-    __slots__ = ("_made", "change", "has_place")
+    __slots__ = ("_made", "change", "has_place", "redaction")
 
-    def __init__(self, change: Change, *, has_place: bool = True) -> None:
+    def __init__(self, change: Change, redaction: Redaction = DEFAULT, *, has_place: bool = True) -> None:
         self.change = change
+        self.redaction = redaction
         self.has_place = has_place  # False: it was held back, so a client that resumes after it would go back
         self._made: dict[tuple[Names, bool], bytes] = {}
 
@@ -107,15 +108,16 @@ class Frame:
 def frame_of(event: Event, names: Names) -> Frame | None:
     change = event.change
     place = change.cursor if event.has_place else None
+    data = event.redaction.value(change.data, change.task)
     if names is Names.PUBLIC:
-        return Frame(change.kind, to_json(public_data(change)), place) if change.kind in PUBLIC_KINDS else None
+        return Frame(change.kind, to_json(public_data(change, data)), place) if change.kind in PUBLIC_KINDS else None
     if names is Names.KIND:
-        return Frame(change.kind, to_json(change_data(change)), place)
+        return Frame(change.kind, to_json(change_data(change, data)), place)
     name = JOB_NAMES.get(change.kind)
-    return None if name is None else Frame(name, to_json(job_data(change)), place)
+    return None if name is None else Frame(name, to_json(job_data(change, data)), place)
 
 
-def change_data(change: Change) -> dict[str, Any]:
+def change_data(change: Change, data: Mapping[str, Any]) -> dict[str, Any]:
     target = change.target
     return {
         "id": change.id,
@@ -125,25 +127,24 @@ def change_data(change: Change) -> dict[str, Any]:
         "task": change.task,
         "queue": change.queue,
         "target": None if target is None else {"type": target[0], "id": target[1]},
-        "data": {name: moment(value) if name in TIMES else value for name, value in redact(change.data).items()},
+        "data": {name: moment(value) if name in TIMES else value for name, value in data.items()},
     }
 
 
-def public_data(change: Change) -> dict[str, Any]:
+def public_data(change: Change, data: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is not about the inside of the system: neither errors nor reasons, workers, queues or tasks."""
     about = {"job_id": change.job_id, "kind": change.kind.value, "at": plain(change.at)}
     if change.kind is not ChangeKind.PROGRESSED:
         return about
-    return {**about, **{name: change.data.get(name) for name in ("fraction", "note")}}
+    return {**about, **{name: data.get(name) for name in ("fraction", "note")}}
 
 
 def moment(value: Millis | None) -> Any:
     return None if value is None else plain(to_datetime(value))
 
 
-def job_data(change: Change) -> dict[str, Any]:
+def job_data(change: Change, data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields under the names that libraries of other languages use."""
-    data = redact(change.data)
     named = {CAMEL.get(name, name): moment(value) if name in TIMES else value for name, value in data.items()}
     more: dict[str, Any] = {}
     if change.kind is ChangeKind.RETRYING:

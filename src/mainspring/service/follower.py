@@ -68,7 +68,7 @@ class Follower:
         if page.reset:
             self._start_again(page.cursor)
             raise Lost
-        events = events_of(page, self.subscription.where, place)
+        events = events_of(page, self.subscription.where, place, self._hub.redaction)
         self._place = page.cursor
         if not page.more:
             self._reach_end(page.cursor)

@@ -47,6 +47,9 @@ OPEN_PAGES = frozenset({"/v1/docs", "/v1/errors", "/login", "/logout"})
 OPEN_FOLDERS = (STATIC_PATHS, ABOUT)
 """Paths without a token: they say what every copy of the service says, and nothing about its jobs. Or they log in."""
 
+UNLIMITED = frozenset({"/v1/leases:report", "/v1/leases:leave"})
+"""Not counted: a worker whose reports are refused would lose its jobs, and others would run them again."""
+
 ENDS_A_JOB = re.compile(r"/v1/jobs/([0-9a-f-]{36}):(?:complete|fail)")
 METRICS_PATH = "/metrics"
 """A token that may read it stays good while the store does not answer: the metrics tell of the outage."""
@@ -191,7 +194,7 @@ class Guard:
             check_write(request.method, request.header)
         if caller.session or not caller.is_known:
             request.check_origin()
-        if caller.is_known:
+        if caller.is_known and request.path not in UNLIMITED:
             request.limits = self._limits.take(caller.id)
         return caller
 

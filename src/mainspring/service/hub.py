@@ -22,6 +22,7 @@ from mainspring.app import Mainspring
 from mainspring.changes import PAUSE, RETRY_PAUSE, ChangeStream
 from mainspring.errors import ChangesLost, StoreUnavailable
 from mainspring.log import get_log
+from mainspring.redaction import Redaction
 from mainspring.service.event_frames import Event, Parcel
 from mainspring.service.progress import Conflation, latest_only
 from mainspring.stores.feed import EVERY_CHANGE, ChangeFilter, ChangeKind, ChangePage, Cursor
@@ -193,6 +194,11 @@ class Hub:
         self._with_starts = False
 
     @property
+    def redaction(self) -> Redaction:
+        """The rules now: the service adds those of its settings after it has made this."""
+        return self._app.redaction
+
+    @property
     def is_running(self) -> bool:
         return self._task is not None
 
@@ -311,7 +317,7 @@ class Hub:
             return
         if page.entries:
             self.lag = max(0, self._app.store.clock.now() - page.entries[-1].at) / 1000
-        events = self._progress.pass_on(page.changes(EVERY_CHANGE, before))
+        events = self._progress.pass_on(page.changes(EVERY_CHANGE, before), self.redaction)
         self._ring.add(Batch(before, page.cursor, events))
         self._publish(events, page.cursor)
 
@@ -378,6 +384,6 @@ class Selection:
         return [self._events[place] for place in places]
 
 
-def events_of(page: ChangePage, where: ChangeFilter, skip: Cursor) -> list[Event]:
+def events_of(page: ChangePage, where: ChangeFilter, skip: Cursor, redaction: Redaction) -> list[Event]:
     """Return the events of a page that a client has read by itself."""
-    return latest_only(page.changes(where, skip))
+    return latest_only(page.changes(where, skip), redaction)

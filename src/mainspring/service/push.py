@@ -19,7 +19,7 @@ from mainspring.errors import Discard, RequestFailed, RequestRefused
 from mainspring.metrics.metrics import counted_delivery
 from mainspring.outgoing.addresses import Reach, networks_of
 from mainspring.outgoing.client import DEFAULT_TIMEOUT, Outgoing, OutgoingRequest
-from mainspring.projects import key_in
+from mainspring.projects import key_in, project_of
 from mainspring.service.request_fields import Headers, Method, SecretName, Timeout, Url, Work
 from mainspring.service.secrets import DeliveryTokens, Secrets
 from mainspring.service.settings import ServiceSettings
@@ -95,10 +95,10 @@ class Push:
         raise AssertionError  # pragma: no cover - the loop has no end
 
     async def _send(self, ctx: Context, request: OutgoingRequest, secret: str | None, number: int) -> dict[str, Any]:
-        headers = {**request.headers, **await self._headers(ctx, request.body, secret, number)}
-        complete = OutgoingRequest(request.method, request.url, headers, request.body, request.timeout)
         with counted_delivery(self._app, TASK):
             try:
+                headers = {**request.headers, **await self._headers(ctx, request.body, secret, number)}
+                complete = OutgoingRequest(request.method, request.url, headers, request.body, request.timeout)
                 answer = await self._outgoing.send(complete)
             except RequestRefused as refused:
                 raise Discard(refused) from None
@@ -109,7 +109,7 @@ class Push:
         timestamp = self._app.store.clock.now() // 1000
         headers = {ID: ctx.job_id, TIMESTAMP: str(timestamp)}
         if secret is not None:
-            secret = key_in(ctx.queue, secret)  # a project has its own secrets
+            secret = secret_of(ctx.queue, secret)
             if not (texts := await self._secrets.texts(secret)):
                 msg = f"there is no secret {secret!r} to sign with; create it with POST /v1/secrets"
                 raise RequestFailed(msg)
@@ -122,6 +122,18 @@ class Push:
             "x-mainspring-token": await self._tokens.make(ctx.job_id, number),
         }
         return {**headers, **own, **{name: ctx.trace[name] for name in TRACE_HEADERS if name in ctx.trace}}
+
+
+def secret_of(queue: str, name: str) -> str:
+    """Return the whole name of a secret that a job of this queue may use: a project has its own secrets.
+
+    Raise RequestRefused if it is that of a project, and the queue is in no project.
+    """
+    whole = key_in(queue, name)
+    if project_of(whole) != project_of(queue):
+        msg = f"the secret {name!r} belongs to a project, and the queue {queue!r} does not"
+        raise RequestRefused(msg)
+    return whole
 
 
 def header_text(text: str) -> str:

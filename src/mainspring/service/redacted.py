@@ -16,6 +16,7 @@ from mainspring.job import Job
 from mainspring.json_data import plain
 from mainspring.redaction import MARK, Redaction, has_mark, restored
 from mainspring.service.problems import Problem
+from mainspring.service.push import TASK
 from mainspring.service.requests import app_of, caller_of
 from mainspring.service.separation import jobs_of
 from mainspring.service.tokens import Scope
@@ -76,7 +77,15 @@ async def restored_edit(request: Request, job_id: str, given: dict[str, Any]) ->
     if not has_mark(given.get("payload")):
         return given
     job = await jobs_of(request).get(job_id)
+    check_receiver(request, job.task, given["payload"], job.payload)
     return {**given, "payload": restored(given["payload"], job.payload, redaction_of(request).of(job.task))}
+
+
+def check_receiver(request: Request, task: str, new: Any, old: Any) -> None:
+    """Refuse to send values that the caller cannot see to another address than before."""
+    url = new.get("url") if isinstance(new, dict) else None
+    if task == TASK and url != (old.get("url") if isinstance(old, dict) else None):
+        caller_of(request).check(Scope.ADMIN, projects=True)
 
 
 def refuse_mark(request: Request, raw: bytes, payloads: Sequence[tuple[str, Any]]) -> None:

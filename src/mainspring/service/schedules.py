@@ -28,6 +28,7 @@ from mainspring.service.bodies import Instant, NewJobBody
 from mainspring.service.enqueue import prepared
 from mainspring.service.etags import IfMatch, IfNoneMatch, etag, expected
 from mainspring.service.problems import Problem
+from mainspring.service.redacted import check_receiver
 from mainspring.service.replay import KeyKind, forget_ended, known_effect, triggered_job
 from mainspring.service.requests import Reason, Router, answer, app_of, caller_of, location, needs
 from mainspring.service.tokens import Scope
@@ -198,19 +199,23 @@ async def put_schedule(
     app = app_of(request)
     known = await found(app, schedule_id)
     expect = expected(None if known is None else known.revision, if_match, if_none_match)
-    job = await prepared(request, with_secrets(app, known, body.job.new_job()), traced=False)
+    job = await prepared(request, with_secrets(request, known, body.job.new_job()), traced=False)
     stored = await app.schedules.put(
         schedule_id, body.schedule(), job, reason=body.reason, actor=caller_of(request).actor, expect=expect
     )
     return await shown(app, stored, 201 if known is None else 200)
 
 
-def with_secrets(app: Mainspring, known: StoredSchedule | None, job: NewJobBody) -> NewJobBody:
+def with_secrets(request: Request, known: StoredSchedule | None, job: NewJobBody) -> NewJobBody:
     """Return the job with the stored values for those that are sent back as they were shown: as `[redacted]`."""
     if not has_mark(job.payload):
         return job
-    old = None if known is None else json.loads(known.prepared().payload)
-    return job.model_copy(update={"payload": restored(job.payload, old, app.redaction.of(job.task))})
+    before = None if known is None else known.prepared()
+    old = None if before is None else json.loads(before.payload)
+    if before is not None and before.task != job.task:  # another task may tell what this caller cannot see
+        caller_of(request).check(Scope.ADMIN)
+    check_receiver(request, job.task, job.payload, old)
+    return job.model_copy(update={"payload": restored(job.payload, old, app_of(request).redaction.of(job.task))})
 
 
 async def found(app: Mainspring, schedule_id: str) -> StoredSchedule | None:

@@ -17,7 +17,7 @@ from mainspring.errors import ConfigurationError
 from mainspring.features.batches.api import Batches
 from mainspring.job import NewJob
 from mainspring.jobs import Jobs
-from mainspring.projects import in_project, moved, pattern, queue_in
+from mainspring.projects import in_project, moved, pattern, project_of, queue_in
 from mainspring.queue_patterns import are_all_among, is_among
 from mainspring.service.guard import Caller
 from mainspring.service.problems import Problem
@@ -99,6 +99,9 @@ def admitted(caller: Caller, job: NewJob) -> NewJob:
     if not is_among(job.queue, caller.within):
         msg = f"the token {caller.name!r} may not use the queue {job.queue!r}; give one of {', '.join(caller.within)}"
         raise Problem("forbidden", msg)
+    if job.dedupe_key is not None and project_of(job.dedupe_key) != project_of(job.queue):
+        msg = f"the dedupe key {job.dedupe_key!r} is that of a project to which the queue {job.queue!r} does not belong"
+        raise Problem("forbidden", msg)
     return job
 
 
@@ -125,7 +128,8 @@ def worker_for(caller: Caller, name: str) -> str:
     if not caller.within:
         return name
     queues = hashlib.sha256("\n".join(sorted(caller.within)).encode()).hexdigest()[:8]
-    own = f"q.{queues}." if caller.project is None else f"p.{caller.project}."
+    has_all = caller.project is not None and caller.within == (pattern(caller.project),)
+    own = f"p.{caller.project}." if has_all else f"q.{queues}."
     return name if name.startswith(own) else f"{own}{name}"
 
 

@@ -7,8 +7,9 @@ from urllib.parse import quote
 
 import pytest
 
-from mainspring import Context, Mainspring
+from mainspring import Context, Mainspring, Status
 from mainspring.service import Tokens
+from mainspring.service.secrets import Secrets
 from mainspring.testing.fakes import Answer, FakeEndpoint
 from mainspring.webhooks import verify
 from mainspring.worker import Worker
@@ -387,3 +388,32 @@ async def test_a_token_of_a_project_cannot_make_tokens(two: Two) -> None:
     for body in ({}, {"project": "a"}, {"project": "b"}):
         answer = await two.a.post("/v1/tokens", {"name": "new", "scopes": ["admin"], **body})
         assert answer.code == "forbidden"
+
+
+async def test_a_token_of_queues_uses_no_key_and_no_secret_of_a_project(app: Mainspring) -> None:
+    async with plain_serving(app, tokens="required") as client:
+        await Secrets(app.store).create("p/a/default", actor="tester")
+        mail = client.using(await text_of(app, "of mail", queues=["mail", "http"]))
+        job = {"task": "welcome", "payload": {"guest": "Ada"}, "queue": "mail"}
+        assert (await mail.post("/v1/jobs", {**job, "dedupe_key": "p/a/order-7"})).code == "forbidden"
+        callback = {"url": "https://example.com/", "secret": "p/a/default"}
+        assert (await mail.post("/v1/jobs", {**job, "callback": callback})).code == "forbidden"
+        request = {"task": "http", "payload": {"url": "https://example.com/", "secret": "p/a/default"}}
+        pushed = (await mail.post("/v1/jobs", request)).data["id"]
+        await Worker(app).drain()
+        refused = await app.jobs.get(pushed)
+        assert refused.status is Status.DEAD_LETTER
+        assert refused.failure is not None
+        assert "belongs to a project" in refused.failure.message
+
+
+async def test_workers_of_different_queues_of_a_project_are_different(app: Mainspring) -> None:
+    async with plain_serving(app, tokens="required") as client:
+        vip = client.using(await text_of(app, "vip", project="a", queues=["vip"]))
+        mail = client.using(await text_of(app, "mail", project="a", queues=["mail"]))
+        job = {"task": "welcome", "payload": {"guest": "Ada"}, "queue": "vip"}
+        job_id = (await vip.post("/v1/jobs", job)).data["id"]
+        claimed = await data(vip, "POST", "/v1/leases", {"worker": "w1"})
+        assert [each["id"] for each in claimed["jobs"]] == [job_id]
+        await data(mail, "POST", "/v1/leases:leave", {"worker": "w1"})
+        assert (await app.jobs.get(job_id)).status is Status.RUNNING
