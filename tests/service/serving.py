@@ -83,9 +83,13 @@ def api_of(app: Mainspring) -> FastAPI:
 @asynccontextmanager
 async def serving(app: Mainspring, **settings: Any) -> AsyncIterator[Client]:
     """Serve an application that is open, and yield a client without a token."""
-    service = make_service(app, ServiceSettings(**{"tokens": "optional", "rate_limit": 0.0, **settings}))
+    live = Live(app, Tokens(app.store))
+    service = make_service(app, ServiceSettings(**{"tokens": "optional", "rate_limit": 0.0, **settings}), live)
     async with listening(service) as url, aiohttp.ClientSession() as session:
-        yield Client(session, url)
+        try:
+            yield Client(session, url)
+        finally:
+            await live.close()  # before the application: what still reads the feed would connect again
 
 
 class Server(uvicorn.Server):

@@ -111,6 +111,8 @@ class Service:
             if not self._stopped:  # one of them has ended by itself: the other must not look alive without it
                 self.stop()
             results = await asyncio.gather(*parts, return_exceptions=True)
+            if self._closing is not None:  # what still reads the feed would connect again after the application closes
+                await self._closing
             log.info("service_stopped")
         for result in results:
             if isinstance(result, BaseException):
