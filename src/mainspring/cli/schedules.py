@@ -411,8 +411,9 @@ def by_hand(args: Namespace) -> dict[str, Any]:
 
 def pause_schedule(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        now = app.now()
-        stored = app.run(app.schedules.pause(args.id, until=end_of(args, now), **by_hand(args)))
+        until = end_of(args, app.now())
+        stored = app.run(app.schedules.pause(args.id, until=until, **by_hand(args)))
+        now = app.now()  # not before: the pause would not have begun yet
     return say_done(terminal, stored, "paused", now)
 
 
