@@ -33,7 +33,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pyc
 
 .DEFAULT_GOAL := help
-.PHONY: help run petitions companion test check quick collect environments others ready lint types imports bench chaos format lock clean
+.PHONY: help run petitions companion test check quick collect environments others ready lint types imports bench chaos soak format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -99,6 +99,9 @@ bench: $(READY) ## measure
 
 chaos: $(READY) ## the long form of the chaos tests (PYTEST="-k …": some of them)
 	MAINSPRING_CHAOS=long $(BIN)/python -m pytest -m chaos tests/chaos $(PYTEST)
+
+soak: $(READY) ## an hour of load on the service: memory, files, lost jobs (SOAK="--minutes 10 --store postgres")
+	$(BIN)/python -m bench.soak $(SOAK)
 
 format: $(READY) ## format, and fix what ruff can fix
 	$(BIN)/ruff check --fix-only --quiet

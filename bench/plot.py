@@ -1,4 +1,4 @@
-"""Two drawings as SVG, made by hand so that nothing need be installed; readable on white and on black."""
+"""Drawings as SVG, made by hand so that nothing need be installed; readable on white and on black."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.roster import OURS
 from bench.table import number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from bench.plan import Stock
     from bench.result import Results
@@ -23,6 +23,7 @@ STYLE = """
   .small { font-size: 11px; fill: #656d76; }
   .ours { fill: #0969da; } .theirs { fill: #8c959f; } .floor { fill: #bf8700; }
   .line { fill: none; stroke: #0969da; stroke-width: 2; }
+  .theirs-line .line { stroke: #8c959f; } .floor-line .line { stroke: #bf8700; }
   .rule { stroke: #d0d7de; stroke-width: 1; } .spread { stroke: #1f2328; stroke-width: 1; }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3; } .small { fill: #8d96a0; }
@@ -140,6 +141,27 @@ def _rules(most: float) -> str:
 
 def _y(rate: float, most: float) -> float:
     return TOP + (HEIGHT - TOP - BOTTOM) * (1 - rate / most)
+
+
+# -- lines: something of several processes over time --------------------------------------------------
+SERIES = ("ours", "theirs", "floor")
+
+
+def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Draw a line for each series of (seconds, value), from nought, so that growth is not exaggerated."""
+    most = max((value for points in series.values() for _, value in points), default=1.0) * 1.1
+    end = max((second for points in series.values() for second, _ in points), default=1.0) or 1.0
+    parts = [_text(10, 24, title, "title"), _rules(most)]
+    for kind, (name, points) in zip(SERIES, series.items(), strict=False):
+        corners = [(LEFT + (WIDTH - LEFT - RIGHT - 60) * second / end, _y(value, most)) for second, value in points]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
+        parts.append(f'<g class="{kind}-line"><polyline class="line" points="{path}"/></g>')
+        parts.append(_text(corners[-1][0] + 6, corners[-1][1] + 4, name, "small"))
+    parts.extend(
+        _text(LEFT + (WIDTH - LEFT - RIGHT - 60) * share, HEIGHT - BOTTOM + 18, f"{end * share / 60:.1f} min", "small")
+        for share in (0, 0.5, 1)
+    )
+    return _drawing(HEIGHT, parts)
 
 
 # -- parts -------------------------------------------------------------------------------------
