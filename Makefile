@@ -33,7 +33,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pyc
 
 .DEFAULT_GOAL := help
-.PHONY: help run petitions companion test check quick collect environments others ready lint types imports bench chaos soak format lock clean
+.PHONY: help run petitions companion test check quick collect environments others ready programs lint types imports bench chaos soak format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,7 +48,7 @@ companion: $(READY) ## run examples/companion with its own DynamoDB server
 	$(BIN)/python -m examples.companion
 
 test: ## everything that must pass: lint, types, layers, all tests; the quick tests on other Pythons
-	@$(MAKE) --no-print-directory -j 2 environments lint types imports collect
+	@$(MAKE) --no-print-directory -j 3 programs environments lint types imports collect
 	$(PYTEST_ALL_CORES)
 	@$(MAKE) --no-print-directory others
 
@@ -83,6 +83,10 @@ others: ## the quick tests on every other supported Python (PYTHONS="…": on th
 	esac; done
 
 ready: $(READY)
+
+# A browser and Prometheus, for the tests that need them: fetched once, and not into the system.
+programs:
+	@$(FIND_PYTHON); "$$python" tests/programs.py
 
 lint: $(READY) ## ruff: rules and format
 	$(BIN)/ruff check

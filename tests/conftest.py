@@ -16,6 +16,7 @@ pytest.register_assert_rewrite("tests.conformance")  # before it is imported: a 
 
 HERE = Path(__file__).parent
 LONGEST = {"service/test_contract.py", "chaos/test_live.py", "service/test_keys.py", "service/test_program.py"}
+NOT_TESTED = re.compile(r"(?<=NOT TESTED: )[^']+")  # tests/programs.py says it
 ALL_SLOW = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.slow\b", re.MULTILINE)
 
 
@@ -37,13 +38,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say loudly what was not tested: a skipped test is one letter among thousands."""
-    skipped = [each for each in terminalreporter.getreports("skipped") if "found no Chromium" in str(each.longrepr)]
-    if skipped:
-        terminalreporter.section("NO BROWSER", sep="!", yellow=True, bold=True)
-        terminalreporter.line(
-            f"{len(skipped)} tests of pages were skipped: install Chromium (Debian: apt-get install chromium), "
-            "or name the program in MAINSPRING_TEST_CHROMIUM"
-        )
+    reports = terminalreporter.getreports("skipped")
+    found = Counter(match[0] for each in reports if (match := NOT_TESTED.search(str(each.longrepr))))
+    if found:
+        terminalreporter.section("NOT TESTED", sep="!", yellow=True, bold=True)
+        for reason, number in sorted(found.items()):
+            terminalreporter.line(f"{reason} ({number} skipped)")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shutil
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -22,6 +21,7 @@ from mainspring.metrics.catalog import CLUSTER, PROCESS
 from mainspring.testing import ManualClock
 from tests.metrics.story import NOON, make_app, tell
 from tests.metrics.test_metrics import DOES_NOT_HAPPEN, OF_SOME_STORES, Page
+from tests.programs import PROMETHEUS, PROMTOOL, Program, find
 from tests.service.serving import Client, serving
 
 PLACE = Path(str(files("mainspring"))) / "metrics"
@@ -30,7 +30,6 @@ OF_CLUSTER = {metric.name for metric in CLUSTER}
 MAY_BE_EMPTY = OF_SOME_STORES | DOES_NOT_HAPPEN
 """The story makes no sample of them: only PostgreSQL and DynamoDB have the first, the others do not happen in it."""
 
-NEEDS_PROMETHEUS = "NOT TESTED: {} is not installed (Debian: apt-get install prometheus)"
 SOON = 60.0  # seconds; only a failing test waits this long
 
 
@@ -115,16 +114,16 @@ def test_panels_have_titles_units_and_places_of_their_own() -> None:
 # -- with Prometheus' own tools ------------------------------------------------------------------------
 
 
-def tool(name: str) -> str:
-    found = shutil.which(name)
+def tool(program: Program) -> str:
+    found = find(program)
     if found is None:
-        pytest.skip(NEEDS_PROMETHEUS.format(name))
+        pytest.skip(program.missing)
     return found
 
 
 @pytest.mark.slow
 async def test_promtool_has_no_complaints_about_the_pages() -> None:
-    promtool = tool("promtool")
+    promtool = tool(PROMTOOL)
     clock = ManualClock(NOON)
     app = make_app(clock)
     metrics = Metrics.of(app)
@@ -138,7 +137,7 @@ async def test_promtool_has_no_complaints_about_the_pages() -> None:
 @pytest.mark.slow
 def test_promtool_understands_the_alert_rules() -> None:
     done = subprocess.run(
-        [tool("promtool"), "check", "rules", str(PLACE / "alerts.yml")], capture_output=True, text=True, check=False
+        [tool(PROMTOOL), "check", "rules", str(PLACE / "alerts.yml")], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -151,7 +150,7 @@ def free_port() -> int:
 @asynccontextmanager
 async def prometheus(target: str, folder: Path) -> AsyncIterator[str]:
     """A real Prometheus that scrapes both pages of a service every second; yields its URL."""
-    program, jobs = tool("prometheus"), []
+    program, jobs = tool(PROMETHEUS), []
     for name, path in (("mainspring", "/metrics"), ("mainspring-cluster", "/metrics/cluster")):
         jobs.append({"job_name": name, "metrics_path": path, "static_configs": [{"targets": [target]}]})
     settings = {"global": {"scrape_interval": "1s"}, "rule_files": [str(PLACE / "alerts.yml")], "scrape_configs": jobs}
@@ -171,7 +170,7 @@ async def prometheus(target: str, folder: Path) -> AsyncIterator[str]:
 async def evaluated(url: str, expression: str) -> list[Any] | None:
     """Return the result of an expression; None if Prometheus does not answer yet."""
     process = await asyncio.create_subprocess_exec(
-        tool("promtool"), "query", "instant", "--format=json", url, expression,
+        tool(PROMTOOL), "query", "instant", "--format=json", url, expression,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     out, said = await process.communicate()
@@ -184,7 +183,7 @@ async def evaluated(url: str, expression: str) -> list[Any] | None:
 
 @pytest.mark.slow
 async def test_prometheus_evaluates_every_expression_of_the_dashboard(tmp_path: Path) -> None:
-    tool("promtool")
+    tool(PROMTOOL)
     async with scraped() as (client, _), prometheus(client.url.removeprefix("http://"), tmp_path) as url:
         async with asyncio.timeout(SOON):
             while not await evaluated(url, "min(count_over_time(mainspring_halted[1m])) >= 3"):  # noqa: ASYNC110 - what is waited for happens in another process

@@ -1,15 +1,12 @@
 """Chromium for tests of pages, driven by its DevTools protocol: no package is needed besides the browser itself.
 
-It is looked for on PATH, or where `MAINSPRING_TEST_CHROMIUM` says. Without one the tests are skipped, and the end of
-the test run says so (tests/conftest.py).
+tests/programs.py finds it, and `make test` fetches one if the machine has none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import os
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -17,17 +14,11 @@ from typing import Any
 
 import aiohttp
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PATIENCE = 30.0  # seconds; far more than anything takes
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-port=0",
 )  # fmt: skip
-
-
-def find_browser() -> str | None:
-    given = os.environ.get("MAINSPRING_TEST_CHROMIUM")
-    return given or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Page:
@@ -100,13 +91,14 @@ class Page:
 @asynccontextmanager
 async def browser_page(program: str, folder: Path) -> AsyncIterator[Page]:
     """Start a browser with an empty profile; yield a page; end the browser."""
-    process = await asyncio.create_subprocess_exec(
-        program, *FLAGS, f"--user-data-dir={folder}", "about:blank",
-        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
+    log = folder / "browser.log"
+    with log.open("wb") as errors:
+        process = await asyncio.create_subprocess_exec(
+            program, *FLAGS, f"--user-data-dir={folder}", "about:blank", stdout=errors, stderr=errors
+        )
     try:
         async with aiohttp.ClientSession() as session:
-            port = await port_in(folder / "DevToolsActivePort")
+            port = await port_in(folder / "DevToolsActivePort", process, log)
             async with session.get(f"http://127.0.0.1:{port}/json/list") as response:
                 target = next(each for each in await response.json() if each["type"] == "page")
             page = Page(await session.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=0))
@@ -115,13 +107,15 @@ async def browser_page(program: str, folder: Path) -> AsyncIterator[Page]:
             finally:
                 await page.close()
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):
+            process.kill()
         await process.wait()
 
 
-async def port_in(file: Path) -> int:
+async def port_in(file: Path, process: asyncio.subprocess.Process, log: Path) -> int:
     async with asyncio.timeout(PATIENCE):
-        while True:
+        while process.returncode is None:
             with suppress(FileNotFoundError, IndexError, ValueError):
                 return int(file.read_text().splitlines()[0])
             await asyncio.sleep(0.02)
+    raise RuntimeError(f"the browser ended with {process.returncode}: {log.read_text('utf-8', 'replace')[-2000:]}")

@@ -1,4 +1,4 @@
-"""Pages and scripts in a real browser. Without Chromium these tests are skipped, and the test run says so."""
+"""Pages and scripts in a real browser, which tests/programs.py finds."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from starlette.routing import Route
 from mainspring import Context, Mainspring, Retry
 from mainspring.service import PublicTokens, ServiceSettings, Tokens, make_service
 from mainspring.service.live import Live, Pace
-from tests.service.browser import PATIENCE, Page, browser_page, find_browser
+from tests.programs import CHROMIUM, find
+from tests.service.browser import PATIENCE, Page, browser_page
 from tests.service.serving import listening
 
-BROWSER = find_browser() or ""
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not BROWSER, reason="found no Chromium")]
+BROWSER = find(CHROMIUM) or ""
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not BROWSER, reason=CHROMIUM.missing)]
 
 POLICY = (
     "default-src 'none'; script-src {url}/static/; connect-src {url}; "
