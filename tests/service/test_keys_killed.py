@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import signal
+import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -59,30 +63,42 @@ def url_of(store: Store) -> str:
     return f"{store.url}&endpoint={endpoint()}"
 
 
-@contextlib.asynccontextmanager
-async def killed_service(store: Store, point: str) -> AsyncIterator[Client]:
-    """A service that dies at this point of its first request with a key. It is ended whatever happens."""
+@pytest.fixture(scope="module")
+def services() -> Iterator[subprocess.Popen[str]]:
+    """The program that forks the services which die."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.service.killed_service", url_of(store), point,
-        cwd=ROOT, env=env, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
+    command = [sys.executable, "-m", "tests.service.killed_service"]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, env=env, **pipes) as program:
+        yield program
+
+
+@contextlib.asynccontextmanager
+async def killed_service(services: subprocess.Popen[str], store: Store, point: str) -> AsyncIterator[Client]:
+    """A service that dies at this point of its first request with a key. It is ended whatever happens."""
+    assert services.stdin is not None
+    assert services.stdout is not None
+    services.stdin.write(json.dumps([url_of(store), point]) + "\n")
+    services.stdin.flush()
+    process_id, url = (await asyncio.to_thread(services.stdout.readline)).split()
+    ended = asyncio.create_task(asyncio.to_thread(services.stdout.readline))
     try:
         async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
-            yield Client(session, (await process.stdout.readline()).decode().strip())
-            assert await process.wait() == -9
+            yield Client(session, url)
+            assert int(await asyncio.shield(ended)) == -signal.SIGKILL
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+        if not ended.done():
+            os.kill(int(process_id), signal.SIGKILL)
+        await ended
 
 
-async def killed_and_repeated(app: Mainspring, client: Client, path: str, point: str) -> tuple[Answer, Counter[str]]:
+async def killed_and_repeated(
+    app: Mainspring, client: Client, services: subprocess.Popen[str], path: str, point: str
+) -> tuple[Answer, Counter[str]]:
     """Send a request to a process that dies of it, then to another; return its answer, and the effect of both."""
     keyed = await REQUESTS[path](app)
     before = await effects(app)
-    async with killed_service(app.store, point) as dying:
+    async with killed_service(services, app.store, point) as dying:
         with pytest.raises(aiohttp.ClientError):
             await send(dying, keyed, "k1")
     answer = await send(client, keyed, "k1")
@@ -92,10 +108,12 @@ async def killed_and_repeated(app: Mainspring, client: Client, path: str, point:
 
 
 @pytest.mark.parametrize("path", [*TOLD, *ANSWERED])
-async def test_a_request_has_one_effect_although_its_process_is_killed(app: Mainspring, path: str) -> None:
+async def test_a_request_has_one_effect_although_its_process_is_killed(
+    app: Mainspring, services: subprocess.Popen[str], path: str
+) -> None:
     async with serving(app) as client:
         expected = await effect_of_one(app, client, path)
-        answer, effect = await killed_and_repeated(app, client, path, "after the effect")
+        answer, effect = await killed_and_repeated(app, client, services, path, "after the effect")
         assert effect == expected
         if path in ANSWERED:
             assert answer.status < 300, answer
@@ -108,9 +126,11 @@ async def test_a_request_has_one_effect_although_its_process_is_killed(app: Main
     ("path", "point"),
     [("/v1/jobs/{job_id}:cancel", "before the effect"), ("/v1/batches", "before the jobs")],
 )
-async def test_a_request_is_carried_out_by_another_process(app: Mainspring, path: str, point: str) -> None:
+async def test_a_request_is_carried_out_by_another_process(
+    app: Mainspring, services: subprocess.Popen[str], path: str, point: str
+) -> None:
     async with serving(app) as client:
         expected = await effect_of_one(app, client, path)
-        answer, effect = await killed_and_repeated(app, client, path, point)
+        answer, effect = await killed_and_repeated(app, client, services, path, point)
         assert answer.status in {200, 201}, answer
         assert effect == expected
