@@ -426,6 +426,7 @@ def fuzz(make: Callable[[], Store], examples: int) -> None:
             runner.run(app.close())
 
 
+@pytest.mark.slow
 def test_whatever_is_enqueued_all_can_be_read_in_memory() -> None:
     fuzz(MemoryStore, 100)
 

@@ -357,6 +357,7 @@ async def test_a_mounted_service_knows_where_it_is(app: Mainspring) -> None:
         refused = await client.send("PUT", "/v1/jobs")
         assert (refused.code, refused.headers["allow"]) == ("method_not_allowed", "GET, POST")
         assert (await client.get("/v1/openapi.json")).data["servers"] == [{"url": "/queue"}]
+    assert "servers" not in api_of(app).openapi()  # another application is somewhere else
 
 
 async def test_the_probes_of_a_mounted_service_are_open(app: Mainspring) -> None:

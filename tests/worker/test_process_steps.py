@@ -16,6 +16,7 @@ from tests.worker import children
 from tests.worker.working import ended, working
 
 pytestmark = pytest.mark.slow
+ANY_STORE = pytest.mark.parametrize("app", ["memory"], indirect=True)  # the store sees only the end of the attempt
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -54,6 +55,7 @@ async def test_a_coroutine_in_a_child_runs_steps_side_by_side(app: Mainspring, t
     assert sorted(notes.read_text().split()) == ["fetch", "prepare", "render", "render"]
 
 
+@ANY_STORE
 @pytest.mark.parametrize("kind", ["coroutine", "thread", "busy"])
 async def test_a_step_over_its_time_fails_the_attempt(
     app: Mainspring, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -66,6 +68,7 @@ async def test_a_step_over_its_time_fails_the_attempt(
     check_timeout(found)
 
 
+@ANY_STORE
 async def test_a_plain_handler_in_a_child_is_ended_when_its_step_is_over_its_time(app: Mainspring) -> None:
     async with working(app, child_processes=1):
         job = await children.slow_sync.using(steps={"render": 0.2}).enqueue()
@@ -80,12 +83,14 @@ def check_timeout(found: Any) -> None:
     assert found.reason == "step render failed"
 
 
+@ANY_STORE
 async def test_a_coroutine_in_a_child_can_catch_the_timeout_of_its_step(app: Mainspring) -> None:
     async with working(app, child_processes=1):
         job = await children.slow_steps.enqueue(kind="caught")
         assert await job.result(20) == "StepTimeout: step 'render' ran longer than its timeout of 0.2 s"
 
 
+@ANY_STORE
 async def test_a_child_gets_the_errors_of_the_journal(app: Mainspring) -> None:
     async with working(app, child_processes=1):
         for twice, expected in [(True, "DuplicateStep"), (False, "UnplannedStep")]:

@@ -28,6 +28,7 @@ IDEMPOTENCY_KEY = {
     "schema": {"type": "string", "pattern": '^("[!#-~]{1,255}"|[!#-~]{1,255})$'},
     "description": "A request that is repeated with the same key within 24 hours has its effect once.",
 }
+DOCUMENT: dict[str, Any] = {}  # empty until it is asked for
 TOKEN = {"type": "http", "scheme": "bearer", "description": "a token: msk_…"}
 
 
@@ -36,13 +37,16 @@ def version() -> str:
 
 
 def describe(api: FastAPI) -> None:
-    """Let the application answer with our document. It is made at the first request for it."""
+    """Let the application answer with our document.
+
+    It is made at the first request for it, once for all applications of a process: they have the same routes.
+    """
     make = api.openapi
 
     def completed() -> dict[str, Any]:
-        if api.openapi_schema is None:
-            api.openapi_schema = complete(make())
-        return api.openapi_schema
+        if not DOCUMENT:
+            DOCUMENT.update(complete(make()))
+        return DOCUMENT
 
     api.openapi = completed  # type: ignore[method-assign] # as FastAPI documents it
 
