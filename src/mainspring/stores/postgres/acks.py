@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 from mainspring.job import FINISHED, Move, Outcome, ProgressReport, Status, is_end
@@ -92,13 +93,21 @@ async def ack(transaction: Transaction, outcomes: list[Outcome]) -> list[Status 
     of a worker that lost its claim changes nothing.
     """
     refuse_illegal(outcomes)
-    done = await complete(transaction, [outcome for outcome in outcomes if is_plain(outcome) and is_id(outcome.job_id)])
-    rest = [outcome for outcome in outcomes if not is_plain(outcome)]
-    settled = await settle(transaction, [outcome for outcome in rest if is_id(outcome.job_id)]) if rest else {}
+    known = [outcome for outcome in outcomes if is_id(outcome.job_id)]
+    if len(known) == len(outcomes) and all_plain(known):
+        return [Status.COMPLETED if held else None for held in await complete(transaction, known)]
+    plain = [outcome for outcome in known if is_plain(outcome)]
+    held = await complete(transaction, plain) if plain else []
+    done = {(outcome.job_id, outcome.token) for outcome in compress(plain, held)}
+    settled = await settle(transaction, [outcome for outcome in known if not is_plain(outcome)])
     statuses: list[Status | None] = []
     for outcome in outcomes:
         key = outcome.job_id, outcome.token
-        statuses.append(Status.COMPLETED if done.pop(key, False) else settled.pop(key, None))
+        if key in done:
+            done.discard(key)
+            statuses.append(Status.COMPLETED)
+        else:
+            statuses.append(settled.pop(key, None))
     return statuses
 
 
@@ -119,28 +128,36 @@ def is_plain(outcome: Outcome) -> bool:
     )
 
 
-async def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[Fence, bool]:
-    """Complete the jobs of runs that simply succeeded, in one statement; return those whose claim held."""
-    if not outcomes:
-        return {}
+async def complete(transaction: Transaction, outcomes: Sequence[Outcome]) -> list[bool]:
+    """Complete the jobs of runs that simply succeeded, in one statement; return of each run whether its claim held."""
     alone = len(outcomes) == 1  # its result may be large: an array would have to be quoted here and parsed there
     row = await transaction.row(
         COMPLETE_ONE if alone else COMPLETE,
-        ids=arrays.of_plain(outcome.job_id for outcome in outcomes),
-        tokens=arrays.of_plain(outcome.token for outcome in outcomes),
-        began=arrays.of_plain(outcome.started_at or None for outcome in outcomes),
-        results=outcomes[0].result if alone else arrays.of_texts(outcome.result for outcome in outcomes),
+        ids=arrays.of_plain([outcome.job_id for outcome in outcomes]),
+        tokens=arrays.of_plain([outcome.token for outcome in outcomes]),
+        began=arrays.of_plain([outcome.started_at or None for outcome in outcomes]),
+        results=outcomes[0].result if alone else arrays.of_texts([outcome.result for outcome in outcomes]),
     )
     accepted, woken, heard = row or ([], None, False)
     transaction.woken.update(woken or ())
     transaction.note_readers(heard)
     if accepted is None:
-        return dict.fromkeys(((outcome.job_id, outcome.token) for outcome in outcomes), True)
-    return {(job_id, int(token)): True for job_id, _, token in (text.partition(" ") for text in accepted)}
+        return [True] * len(outcomes)
+    left = set(accepted)  # each once: the same outcome may be given twice
+    return [take(left, f"{outcome.job_id} {outcome.token}") for outcome in outcomes]
+
+
+def take(texts: set[str], text: str) -> bool:
+    """Remove a text from the set; return whether it was there."""
+    is_there = text in texts
+    texts.discard(text)
+    return is_there
 
 
 async def settle(transaction: Transaction, outcomes: Sequence[Outcome]) -> dict[Fence, Status]:
     """Write all other kinds of outcomes; return the new statuses of the jobs whose claim held."""
+    if not outcomes:
+        return {}
     first = first_of_each(outcomes)
     ids, tokens = (arrays.of_plain(column) for column in zip(*first, strict=True)) if first else ("{}", "{}")
     held = [to_state(row) for row in await transaction.rows(HELD, ids=ids, tokens=tokens)]

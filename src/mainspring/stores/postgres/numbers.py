@@ -22,12 +22,13 @@ ONE_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 STATE = """
 SELECT folded, folded_in = {s}.database_id(), numbers_pruned_at, {now}, pg_current_snapshot()::text FROM {s}.feed
 """
+NUMBER = "CASE WHEN times IS NULL THEN cardinality(ids) END"  # `times` has it too; long arrays of ids are stored apart
 NOT_FOLDED = f"""
 WITH entry AS MATERIALIZED (
-    SELECT at / 60000 * 60000 AS minute, queue, task, kind, cardinality(ids) AS n, times, txid
+    SELECT at / 60000 * 60000 AS minute, queue, task, kind, {NUMBER} AS n, times, txid
     FROM {{s}}.changes WHERE txid >= %(since)s::xid8
     UNION ALL
-    SELECT at / 60000 * 60000, queue, task, kind, cardinality(ids), times, txid
+    SELECT at / 60000 * 60000, queue, task, kind, {NUMBER}, times, txid
     FROM {{s}}.changes WHERE txid = ANY(%(late)s::xid8[])
 ), counted AS MATERIALIZED (
     SELECT * FROM entry WHERE kind IN ({KINDS}) AND pg_visible_in_snapshot(txid, pg_current_snapshot())

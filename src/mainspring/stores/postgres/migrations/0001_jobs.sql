@@ -327,7 +327,7 @@ COMMENT ON COLUMN {schema}.changes.ids IS 'the jobs; NULL: the change is not abo
 COMMENT ON COLUMN {schema}.changes.details IS 'JSON: for each id an array of target_type, target_id and data, or null; NULL: there is no more to say';
 COMMENT ON COLUMN {schema}.changes.data IS 'JSON: what is the same for all ids';
 COMMENT ON COLUMN {schema}.changes.times IS
-    'the sum of the jobs'' waits or durations in ms, and the number of jobs in each bucket, see numbers';
+    'the sum of the jobs'' waits or durations in ms, and the number of jobs in each bucket, see numbers; trailing zeros are left out';
 
 CREATE FUNCTION {schema}.database_id() RETURNS text LANGUAGE sql STABLE AS $$
     SELECT right((SELECT system_identifier::text FROM pg_control_system()), 6)
@@ -651,22 +651,21 @@ BEGIN
                 RETURNING j.id, j.token, j.task, j.payload, j.attempts, j.max_attempts, j.crashes, j.timeout, j.run_at,
                           j.created_at, j.dedupe_key, j.target_type, j.target_id, j.tags, j.options, j.fingerprint,
                           picked.status AS was
+            ), summed AS (
+                SELECT was, task, array_agg(id) FILTER (WHERE starts) AS members, CASE WHEN starts AND bool_or(target_type IS NOT NULL)
+                       THEN json_agg(json_build_array(target_type, target_id)) FILTER (WHERE starts) END AS details,
+                       count(*) AS n, sum(greatest(at - run_at, 0))::bigint AS total, width_bucket(at - run_at, '{10,50,200,1000,5000,15000,60000,300000,900000,3600000,21600000}'::bigint[]) AS bucket
+                FROM taken GROUP BY was, task, bucket
             ), counted AS (
                 INSERT INTO {schema}.counts (queue, status, n)
                 SELECT queues[i], change.status, change.n
-                FROM (SELECT was, count(*) AS n FROM taken GROUP BY was) AS left_,
+                FROM (SELECT was, sum(n)::bigint AS n FROM summed GROUP BY was) AS left_,
                      LATERAL (VALUES (left_.was, -left_.n), (3, left_.n)) AS change(status, n)
             ), recorded AS (
                 INSERT INTO {schema}.changes (at, kind, queue, task, ids, details, data, times)
-                SELECT at, 'started', queues[i], task, array_agg(id) FILTER (WHERE starts), CASE WHEN starts AND bool_or(target_type IS NOT NULL)
-                    THEN json_agg(json_build_array(target_type, target_id)) FILTER (WHERE starts) END,
-                    CASE WHEN starts THEN json_build_object('worker', worker_) END,
-                    ARRAY[sum(length)::bigint, count(*) FILTER (WHERE bucket = 0), count(*) FILTER (WHERE bucket = 1), count(*) FILTER (WHERE bucket = 2),
-                    count(*) FILTER (WHERE bucket = 3), count(*) FILTER (WHERE bucket = 4), count(*) FILTER (WHERE bucket = 5),
-                    count(*) FILTER (WHERE bucket = 6), count(*) FILTER (WHERE bucket = 7), count(*) FILTER (WHERE bucket = 8),
-                    count(*) FILTER (WHERE bucket = 9), count(*) FILTER (WHERE bucket = 10), count(*) FILTER (WHERE bucket = 11)]
-                FROM taken, LATERAL (SELECT greatest(at - run_at, 0) AS length, width_bucket(at - run_at, '{10,50,200,1000,5000,15000,60000,300000,900000,3600000,21600000}'::bigint[]) AS bucket) AS timed
-                GROUP BY task
+                SELECT at, 'started', queues[i], task, members, details,
+                       CASE WHEN starts THEN json_build_object('worker', worker_) END, ARRAY[total] || array_fill(0::bigint, ARRAY[bucket]) || n
+                FROM summed
             )
             (SELECT id::text, token, task, queues[i], payload, priorities[i], attempts, max_attempts, crashes, timeout,
                     run_at, created_at, dedupe_key, target_type, target_id, tags, options, fingerprint
@@ -705,22 +704,21 @@ BEGIN
                 deadline = CASE WHEN j.timeout > 0 THEN at + j.timeout + stall_grace ELSE 4611686018427387904 END
             FROM picked WHERE j.ctid = picked.place
             RETURNING j.*, picked.status AS was
+        ), summed AS (
+            SELECT was, queue, task, array_agg(id) FILTER (WHERE starts) AS members, CASE WHEN starts AND bool_or(target_type IS NOT NULL)
+                   THEN json_agg(json_build_array(target_type, target_id)) FILTER (WHERE starts) END AS details,
+                   count(*) AS n, sum(greatest(at - run_at, 0))::bigint AS total, width_bucket(at - run_at, '{10,50,200,1000,5000,15000,60000,300000,900000,3600000,21600000}'::bigint[]) AS bucket
+            FROM taken GROUP BY was, queue, task, bucket
         ), counted AS (
             INSERT INTO {schema}.counts (queue, status, n)
             SELECT left_.queue, change.status, change.n
-            FROM (SELECT queue, was, count(*) AS n FROM taken GROUP BY queue, was) AS left_,
+            FROM (SELECT queue, was, sum(n)::bigint AS n FROM summed GROUP BY queue, was) AS left_,
                  LATERAL (VALUES (left_.was, -left_.n), (3, left_.n)) AS change(status, n)
         ), recorded AS (
             INSERT INTO {schema}.changes (at, kind, queue, task, ids, details, data, times)
-            SELECT at, 'started', queue, task, array_agg(id) FILTER (WHERE starts), CASE WHEN starts AND bool_or(target_type IS NOT NULL)
-                    THEN json_agg(json_build_array(target_type, target_id)) FILTER (WHERE starts) END,
-                    CASE WHEN starts THEN json_build_object('worker', worker_) END,
-                ARRAY[sum(length)::bigint, count(*) FILTER (WHERE bucket = 0), count(*) FILTER (WHERE bucket = 1), count(*) FILTER (WHERE bucket = 2),
-                count(*) FILTER (WHERE bucket = 3), count(*) FILTER (WHERE bucket = 4), count(*) FILTER (WHERE bucket = 5),
-                count(*) FILTER (WHERE bucket = 6), count(*) FILTER (WHERE bucket = 7), count(*) FILTER (WHERE bucket = 8),
-                count(*) FILTER (WHERE bucket = 9), count(*) FILTER (WHERE bucket = 10), count(*) FILTER (WHERE bucket = 11)]
-            FROM taken, LATERAL (SELECT greatest(at - run_at, 0) AS length, width_bucket(at - run_at, '{10,50,200,1000,5000,15000,60000,300000,900000,3600000,21600000}'::bigint[]) AS bucket) AS timed
-            GROUP BY queue, task
+            SELECT at, 'started', queue, task, members, details,
+                   CASE WHEN starts THEN json_build_object('worker', worker_) END, ARRAY[total] || array_fill(0::bigint, ARRAY[bucket]) || n
+            FROM summed
         )
         SELECT id::text, token, task, queue, payload, priority, attempts, max_attempts, crashes, timeout, run_at,
                created_at, dedupe_key, target_type, target_id, tags, options, fingerprint
@@ -922,7 +920,8 @@ COMMENT ON FUNCTION {schema}.wake_for_ends IS 'Wakes the jobs that wait for the 
 -- nothing ran would use.
 -- For speed, it states again what engine.ack.conclude decides for a plain success.
 -- accepted: NULL if all were accepted, otherwise the id and token of those that were. woken: queues of jobs that waited
--- for these ends. heard: a process reads the change feed, and may have to be notified.
+-- for these ends. An entry of the feed has jobs of one bucket of durations: to count all buckets for each job costs 1 µs.
+-- heard: a process reads the change feed, and may have to be notified.
 CREATE FUNCTION {schema}.complete(
     ids uuid[], tokens bigint[], began_at bigint[], results text[], at bigint, OUT accepted text[], OUT woken text[],
     OUT heard boolean
@@ -932,42 +931,41 @@ SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
     done uuid[];
-    done_tokens bigint[];
 BEGIN
     WITH ended AS (
         SELECT * FROM unnest(ids, tokens, began_at, results) AS ended(id, token, began, result)
     ), gone AS (
         DELETE FROM {schema}.jobs AS j USING ended
         WHERE j.id = ANY (ids) AND j.id = ended.id AND j.token = ended.token AND j.status + 0 = 3
-        RETURNING j.*, ended.began, ended.result
+        RETURNING j.id, j.queue, j.task, j.target_type, j.target_id, coalesce(ended.began, j.claimed_at) AS began,
+                  j.priority, j.run_at, j.attempts, j.max_attempts, j.crashes, j.token, j.worker, j.timeout, j.created_at,
+                  j.keep, j.keep_dead, j.dedupe_key, j.tags, j.options, j.progress, j.note, j.error_type, j.error,
+                  j.fingerprint, j.version, j.payload, ended.result
     ), kept AS (
         INSERT INTO {schema}.archive
         SELECT id, task, queue, 4, priority, run_at, attempts + 1, max_attempts, crashes, token, worker,
-               coalesce(began, claimed_at), at, least(4611686018427387904, at + keep), {schema}.drop_day(keep, at), timeout,
-               created_at, keep, keep_dead, dedupe_key, target_type, target_id, tags, options, '', progress, note,
+               began, at, least(4611686018427387904, at + keep), {schema}.drop_day(keep, at), timeout, created_at, keep,
+               keep_dead, dedupe_key, target_type, target_id, tags, options, '', progress, note,
                error_type, error, fingerprint, version, payload, result
         FROM gone
+    ), summed AS (
+        SELECT queue, task, array_agg(id) AS members, CASE WHEN bool_or(target_type IS NOT NULL)
+               THEN json_agg(json_build_array(target_type, target_id)) END AS details,
+               count(*) AS n, sum(greatest(at - began, 0))::bigint AS total, width_bucket(at - began, '{10,50,200,1000,5000,15000,60000,300000,900000,3600000,21600000}'::bigint[]) AS bucket
+        FROM gone GROUP BY queue, task, bucket
     ), counted AS (
         INSERT INTO {schema}.counts (queue, status, n)
-        SELECT queue, change.status, change.n FROM (SELECT queue, count(*) AS n FROM gone GROUP BY queue) AS ended_,
+        SELECT queue, change.status, change.n FROM (SELECT queue, sum(n)::bigint AS n FROM summed GROUP BY queue) AS ended_,
              LATERAL (VALUES (3, -ended_.n), (4, ended_.n)) AS change(status, n)
     ), recorded AS (
         INSERT INTO {schema}.changes (at, kind, queue, task, ids, details, times)
-        SELECT at, 'completed', queue, task, array_agg(id), CASE WHEN bool_or(target_type IS NOT NULL)
-                    THEN json_agg(json_build_array(target_type, target_id)) END,
-            ARRAY[sum(length)::bigint, count(*) FILTER (WHERE bucket = 0), count(*) FILTER (WHERE bucket = 1), count(*) FILTER (WHERE bucket = 2),
-            count(*) FILTER (WHERE bucket = 3), count(*) FILTER (WHERE bucket = 4), count(*) FILTER (WHERE bucket = 5),
-            count(*) FILTER (WHERE bucket = 6), count(*) FILTER (WHERE bucket = 7), count(*) FILTER (WHERE bucket = 8),
-            count(*) FILTER (WHERE bucket = 9), count(*) FILTER (WHERE bucket = 10), count(*) FILTER (WHERE bucket = 11)]
-        FROM gone, LATERAL (SELECT greatest(at - coalesce(began, claimed_at), 0) AS length, width_bucket(at - coalesce(began, claimed_at), '{10,50,200,1000,5000,15000,60000,300000,900000,3600000,21600000}'::bigint[]) AS bucket) AS timed
-        GROUP BY queue, task
+        SELECT at, 'completed', queue, task, members, details, ARRAY[total] || array_fill(0::bigint, ARRAY[bucket]) || n FROM summed
     )
-    SELECT array_agg(id), array_agg(token) INTO done, done_tokens FROM gone;
+    SELECT CASE WHEN whole THEN ids ELSE ARRAY(SELECT id FROM gone) END,
+           CASE WHEN NOT whole THEN ARRAY(SELECT id || ' ' || token FROM gone) END
+    INTO done, accepted FROM (SELECT coalesce(sum(n), 0) = cardinality(ids) AS whole FROM summed) AS found;
     woken := {schema}.wake_for_ends(done, at);
     heard := EXISTS (SELECT 1 FROM {schema}.readers);
-    IF cardinality(done) IS DISTINCT FROM cardinality(ids) THEN
-        accepted := ARRAY(SELECT id || ' ' || token FROM unnest(done, done_tokens) AS one(id, token));
-    END IF;
 END $$;
 COMMENT ON FUNCTION {schema}.complete IS 'Completes the jobs of runs that simply succeeded.';
 
