@@ -90,10 +90,16 @@ async def together(store: SqliteStore, *work: Any) -> list[Any]:
     """All of it in one commit; errors are results."""
     with held_up(store):
         first = asyncio.ensure_future(store.claim("w1", []))  # keeps the thread busy with a commit of its own
-        await asyncio.sleep(0)
+        await handed_over()
         tasks = [asyncio.ensure_future(call) for call in work]
-        await asyncio.sleep(0)
+        await handed_over()
     return (await asyncio.gather(first, *tasks, return_exceptions=True))[1:]
+
+
+async def handed_over() -> None:
+    """Wait until tasks that were just made have asked for their writes, and the loop has handed these over."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
 
 
 async def consistent(store: Store) -> bool:
@@ -111,6 +117,11 @@ async def test_waiting_requests_go_into_one_commit(store: SqliteStore, commits: 
     assert answers == [[Inserted(job.id, created=True)] for job in jobs]
     assert len(commits) <= 3
     assert await consistent(store)
+
+
+async def test_requests_of_one_pass_of_the_loop_go_into_one_commit(store: SqliteStore, commits: list[int]) -> None:
+    await asyncio.gather(*(put(store) for _ in range(IN_ONE_COMMIT)))
+    assert commits == [IN_ONE_COMMIT]
 
 
 async def test_one_commit_takes_a_limited_number_of_requests(
@@ -244,7 +255,7 @@ async def test_a_loop_that_closed_does_not_end_the_writer(store: SqliteStore) ->
 
     assert store._threads
     future: asyncio.Future[list[Any]] = asyncio.Future(loop=cast("asyncio.AbstractEventLoop", Closed()))
-    store._threads.writer._inbox.put(WriteRequest(lambda _, items: items, [], False, future))
+    store._threads.writer._inbox.put([WriteRequest(lambda _, items: items, [], False, future)])
     assert await put(store)
 
 
@@ -271,6 +282,14 @@ async def test_closing_finishes_what_was_asked_for(path: Path) -> None:
     await closing_
     ids = await asyncio.gather(*tasks)
     assert sorted(await found(store)) == sorted(ids)  # and it opens again when asked
+    await store.close()
+
+
+async def test_closing_in_the_same_pass_finishes_what_was_asked_for(path: Path) -> None:
+    store = SqliteStore(path)
+    await store.open()
+    job_id, _ = await asyncio.gather(put(store), store.close())
+    assert await found(store) == [job_id]
     await store.close()
 
 

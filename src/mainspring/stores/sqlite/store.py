@@ -435,6 +435,7 @@ class SqliteStore(SqlStore):
             self._stop_listening(worker)
         threads, self._threads = self._threads, None
         if threads is not None:
+            threads.writer.hand_over(asyncio.get_running_loop())
             await run_in_own_thread(threads.stop)
         self.liveness.close()
 

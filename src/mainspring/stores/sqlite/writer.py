@@ -3,6 +3,10 @@
 This is group commit without a timer. While a commit goes to the disk, the next requests queue up. The more there are,
 the less each one costs. Requests of one kind are merged, so that they need only a few statements (see transaction.py).
 
+Requests of one pass of an event loop are handed over together, at the start of its next pass. Otherwise the writer
+thread would begin with the first one, and compete for the interpreter with the loop that prepares the others. Their
+callers lose nothing: the loop cannot resume them before that pass anyway.
+
 Small writes may be done in the calling thread (`Writer.run_inline`), if no other write is going on. For the first claim
 of an idle worker, switching to the writer thread and back takes a fifth of the time until the job starts. Such a claim
 waits for neither a lock nor the disk, so it may run on the event loop. A thread that enqueues without an event loop
@@ -56,7 +60,9 @@ class Writer:
         self._file = file
         self._clock = clock
         self._committed = committed
-        self._inbox: queue.SimpleQueue[WriteRequest | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[list[WriteRequest] | None] = queue.SimpleQueue()
+        self._gathered: dict[asyncio.AbstractEventLoop, list[WriteRequest]] = {}  # not handed over yet
+        self._left: list[WriteRequest] = []  # of those handed over, the ones after the next commit
         self._busy_until = 0.0
         self._writing: Sequence[WriteRequest] = ()
         self._write_connection = WriteConnection(file)
@@ -73,9 +79,22 @@ class Writer:
     def run(self, operation: Operation, items: list[Any], *, durable: bool = True) -> asyncio.Future[list[Any]]:
         """Queue an operation; the future resolves when it is committed (and, if `durable`, on the disk)."""
         refuse_inside()
-        future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        self._inbox.put(WriteRequest(operation, items, durable, future))
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Any]] = loop.create_future()
+        request = WriteRequest(operation, items, durable, future)
+        if (gathered := self._gathered.get(loop)) is not None:
+            gathered.append(request)
+        else:
+            self._gathered[loop] = [request]
+            loop.call_soon(self.hand_over, loop)
         return future
+
+    def hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Give the requests of a loop to the writer thread. Call it on that loop, also before `stop`."""
+        if (gathered := self._gathered.pop(loop, None)) is not None:
+            self._inbox.put(gathered)
+            if not self._thread.is_alive():  # another loop has closed the store
+                self._refuse_the_rest()
 
     def run_inline(self, operation: Operation, items: list[Any], *, durable: bool = True) -> list[Any] | None:
         """Run an operation in the calling thread; None if another write is going on, or on an error.
@@ -110,7 +129,7 @@ class Writer:
             self._refuse_the_rest()
 
     def _is_given_up(self) -> bool:
-        writing = self._writing
+        writing = [*self._writing, *self._left]
         return bool(writing) and self._inbox.qsize() <= 1 and all(request.future.cancelled() for request in writing)
 
     def _run(self) -> None:
@@ -130,22 +149,21 @@ class Writer:
     def _refuse_the_rest(self) -> None:
         """Answer requests that came too late with an error, so that their callers do not wait for ever."""
         while not self._inbox.empty():
-            if (request := self._inbox.get()) is not None:
-                fail([request], StoreError("the store was closed"))
-                answer([request])
+            if (requests := self._inbox.get()) is not None:
+                fail(requests, StoreError("the store was closed"))
+                answer(requests)
 
     def _next_requests(self) -> tuple[bool, list[WriteRequest]]:
-        requests: list[WriteRequest] = []
-        request = self._inbox.get()
-        while request is not None:
-            requests.append(request)
-            if len(requests) == MAX_REQUESTS:
-                return True, requests
-            try:
-                request = self._inbox.get_nowait()
-            except queue.Empty:
-                return True, requests
-        return False, requests
+        """Return whether to go on after them, and the requests of the next commit; wait for the first one."""
+        requests, self._left = self._left, []
+        with suppress(queue.Empty):
+            while len(requests) < MAX_REQUESTS:
+                more = self._inbox.get(block=not requests)
+                if more is None:
+                    return False, requests
+                requests += more
+        self._left = requests[MAX_REQUESTS:]
+        return True, requests[:MAX_REQUESTS]
 
     def _write(self, requests: list[WriteRequest]) -> None:
         """Write the requests; if that fails, write them one by one, so that only the bad one fails."""
