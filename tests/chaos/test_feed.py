@@ -20,17 +20,19 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 import pytest
 
 from mainspring.ids import new_id
 from mainspring.job import NewJob
 from mainspring.stores.connect import connect
+from mainspring.stores.feed import EVERY_CHANGE
 from tests.chaos.conftest import LONG, Chaos, each_store_and_dynamodb, only_dynamodb
 from tests.chaos.database import PostgresDatabase
 from tests.chaos.dynamodb import DynamoDatabase
 from tests.chaos.processes import Nursery, Process
-from tests.chaos.programs.feed import lines_of
+from tests.chaos.programs.feed import STOP, lines_of
 from tests.chaos.waiting import wait_until
 from tests.chaos.workers import replace
 
@@ -41,6 +43,7 @@ READERS = {"sqlite": 20, "postgres": 20, "dynamodb": 20 if LONG else 5}  # one p
 PAGES = {"sqlite": (1, 2, 7, 500), "postgres": (1, 2, 7, 500), "dynamodb": (7, 50, 500)}  # entries
 HOLD = {"sqlite": 0.02, "postgres": 0.8, "dynamodb": 0.8}  # seconds; an open transaction blocks all writers of SQLite
 BROKEN = "by-number"
+DAWDLE = 6.0  # seconds; longer than the first reader waits
 CATCH_UP = 600 if LONG else 60  # seconds; readers with small pages are far behind
 
 SQLITE_LEDGER = """
@@ -98,6 +101,70 @@ def test_without_a_guard_the_feed_is_wrong(nursery: Nursery, chaos: Chaos, guard
     problems = scene.problems()
     print(f"without the guard of the {guard}, {len(problems)} histories of jobs were wrong, such as {problems[:1]}")
     assert problems
+
+
+@only_dynamodb
+@pytest.mark.parametrize("without", ["", "look"] if LONG else [""])
+def test_a_first_reader_that_begins_while_others_write_misses_nothing_silently(
+    nursery: Nursery, chaos: Chaos, without: str
+) -> None:
+    """Some writers are held up between their look and their write until the reader has begun."""
+    install_ledger(nursery)
+    rng = chaos.rng()
+    writers = [start_writer(nursery, rng, dawdle=DAWDLE, without=without) for _ in range(WRITERS if LONG else 3)]
+    wait_until(lambda: len(nursery.ledger.acknowledged) >= 10, lambda: "some jobs", every=0.1)
+    missed, resets = asyncio.run(read_while_they_write(nursery, writers))
+    print(f"{resets} resets; changes that the reader did not see: {missed[:3]}")
+    assert bool(missed) == bool(without)
+
+
+def start_writer(nursery: Nursery, rng: random.Random, **settings: Any) -> Process:
+    return nursery.start("feed:write", seed=rng.randrange(2**32), hold=HOLD["dynamodb"], **settings)
+
+
+async def read_while_they_write(nursery: Nursery, writers: list[Process]) -> tuple[list[str], int]:
+    """Read from now until the writers have ended; return the changes that were missed, and the number of resets."""
+    store = connect(nursery.database.url)
+    seen, resets = defaultdict[str, list[str]](list), 0
+    try:
+        page = await store.changes(starts=True)
+        begun = len(list(noted(nursery)))
+        ends = time.monotonic() + DAWDLE
+        while page.entries or page.reset or is_left(nursery, writers, ends):
+            page = await store.changes(str(page.cursor), starts=True)
+            if page.reset:
+                begun, resets = len(list(noted(nursery))), resets + 1
+                seen.clear()
+            for change in page.changes(EVERY_CHANGE):
+                if change.job_id is not None and change.kind not in MORE:
+                    seen[change.job_id].append(SAME.get(change.kind, str(change.kind)))
+    finally:
+        await store.close()
+    wanted = histories(noted(nursery), begun).items()
+    return [f"{job}: {names}, not {seen[job]}" for job, names in wanted if seen[job][-len(names) :] != names], resets
+
+
+def is_left(nursery: Nursery, writers: list[Process], ends: float) -> bool:
+    """Return whether more may come. The writers end at this time."""
+    if time.monotonic() < ends:
+        time.sleep(0.05)
+        return True
+    was_left = any(process.code is None for process in writers)
+    (nursery.folder / STOP).touch()
+    for process in writers:
+        assert process.wait() == 0, process.said()
+    return was_left or bool(isinstance(nursery.database, DynamoDatabase) and nursery.database.hints())
+
+
+def histories(changes: Iterable[tuple[str, int, int]], begun: int = 0) -> Seen:
+    """Return what happened to each job after the first `begun` changes."""
+    known, found = set[str](), defaultdict[str, list[str]](list)
+    for number, (job_id, was, became) in enumerate(changes):
+        name = NAMES.get((was, became)) or ("retried" if job_id in known else "created")
+        known.add(job_id)
+        if number >= begun:
+            found[job_id].append(name)
+    return dict(found)
 
 
 class Scene:
@@ -206,11 +273,7 @@ class Scene:
         assert lost > 0
 
     def truth(self) -> Seen:
-        found: Seen = defaultdict(list)
-        for job_id, was, became in noted(self.nursery):
-            name = NAMES.get((was, became)) or ("retried" if job_id in found else "created")
-            found[job_id].append(name)
-        return dict(found)
+        return histories(noted(self.nursery))
 
     def seen(self, name: str) -> tuple[list[str], Seen]:
         lines = lines_of(self.nursery.folder / f"{name}.changes")

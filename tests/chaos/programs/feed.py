@@ -22,7 +22,7 @@ from mainspring.stores.documents import ABSENT, Bundle, By, Key, Write
 from mainspring.stores.protocol import Action, Filter, Store, Want, WorkerInfo
 from tests.chaos.ledger import Pen
 from tests.chaos.programs.own import own_transaction, write_effect
-from tests.chaos.programs.unreliable import make_unreliable, remove_guard
+from tests.chaos.programs.unreliable import make_late, make_unreliable, remove_guard
 
 ENDS = (Move.DONE, Move.DONE, Move.RETRY, Move.SNOOZE, Move.RELEASE, Move.SUSPEND, Move.DEAD, Move.CANCEL)
 TARGETS = (None, ("order", "7"))
@@ -33,10 +33,21 @@ class Undone(Exception):
     """Rolls a transaction back."""
 
 
-def write(folder: str, who: str, seed: int, hold: float) -> None:
-    """Change jobs at random, for ever. `hold` is how long in seconds a transaction stays open at most."""
+STOP = "stop"  # a file that ends the writers
+
+
+def write(folder: str, who: str, seed: int, hold: float, *, dawdle: float = 0.0, without: str = "") -> None:
+    """Change jobs at random, until the file STOP exists. `hold` is how long a transaction stays open at most.
+
+    `dawdle` is how long a writer of DynamoDB is held up between its look and a write, in seconds at most. `without` is
+    a guard of its feed, which is removed.
+    """
+    rng = random.Random(seed)
     writer = DynamoWriter if is_dynamodb() else Writer
-    asyncio.run(writer(Path(folder), who, random.Random(seed), hold).run())
+    if dawdle:
+        make_late(rng, dawdle)
+    remove_guard(without)
+    asyncio.run(writer(Path(folder), who, rng, hold).run())
 
 
 def is_dynamodb() -> bool:
@@ -46,6 +57,7 @@ def is_dynamodb() -> bool:
 class Writer:
     def __init__(self, folder: Path, who: str, rng: random.Random, hold: float) -> None:
         self.who, self.rng, self.hold = who, rng, hold
+        self.stop = folder / STOP
         self.pen = Pen(folder / "ledger", who)
         self.store: Store = connect(os.environ["CHAOS_DATABASE"])
 
@@ -56,7 +68,7 @@ class Writer:
             self.enqueue, self.enqueue, self.enqueue_in_own, self.run_some, self.run_some, self.run_in_own,
             self.change, self.wake,
         ]  # fmt: skip
-        while True:
+        while not self.stop.exists():
             try:
                 await self.rng.choice(acts)()
             except (StoreError, ClaimLost, psycopg.Error) as error:  # deadlocks, and what the others took

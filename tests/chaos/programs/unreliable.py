@@ -20,6 +20,7 @@ from mainspring.stores.dynamodb.journal import JOURNAL
 from mainspring.stores.dynamodb.table import Action
 
 LATE, LOST, TORN = 0.1, 0.03, 0.1  # shares of: writes that are held up, answers that get lost, items that are not seen
+PAUSED = 0.3  # share of writes before which a process that dawdles is paused
 Answer = dict[str, Any]
 
 
@@ -40,6 +41,21 @@ def make_unreliable(rng: random.Random, hold: float, late: float = LATE) -> None
         return status, json.dumps(tear(json.loads(text), body, rng)).encode()
 
     Client._send = troubled  # type: ignore[method-assign, assignment]
+
+
+def make_late(rng: random.Random, hold: float) -> None:
+    """Hold up some writes of this process that record nothing, for up to `hold` seconds."""
+    send = Client._send
+
+    async def late(client: Client, operation: str, body: bytes) -> tuple[int, bytes]:
+        if operation in PLAIN_WRITES and b'"job#' in body and rng.random() < PAUSED:
+            await asyncio.sleep(rng.uniform(0, hold))
+        return await send(client, operation, body)
+
+    Client._send = late  # type: ignore[method-assign, assignment]
+
+
+PLAIN_WRITES = {"PutItem", "UpdateItem", "BatchExecuteStatement"}
 
 
 def without_last_changes(answer: Answer, _: bytes, rng: random.Random) -> Answer:
@@ -102,3 +118,5 @@ def remove_guard(name: str) -> None:
             changes.log_items = forget_conditions(changes.log_items)
         case "hint":  # a hint whose change is not seen yet stays
             changes.HINT_PATIENCE = -3_600_000
+        case "look":  # a writer that took long looks whether a reader has begun meanwhile
+            changes.LATE = 10**9

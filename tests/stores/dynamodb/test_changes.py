@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
-from mainspring.job import Claim, Move, ProgressReport
+from mainspring.clock import to_datetime
+from mainspring.errors import Failure, StoreUnavailable
+from mainspring.job import Claim, Move, Outcome, ProgressReport
+from mainspring.stores.documents import Bundle, By, Key, Write
 from mainspring.stores.dynamodb import DynamoStore, changes, halts, journal
 from mainspring.stores.dynamodb.client import Cancelled
 from mainspring.stores.dynamodb.items import key
 from mainspring.stores.dynamodb.values import Row
-from mainspring.stores.feed import ChangeKind, Entry
+from mainspring.stores.feed import RETENTION, ChangeKind, Entry
+from mainspring.stores.protocol import Action, Filter, Halt
 from mainspring.testing.clock import ManualClock
 from tests.chaos.programs.unreliable import remove_guard
 from tests.conformance.feed import Reader, from_now
@@ -219,6 +223,155 @@ async def test_each_reader_waits_until_all_processes_record(programs: Programs) 
 
 async def recording_of(store: DynamoStore) -> Any:
     return (await store.table.get(halts.ours(store.table)) or {}).get(journal.RECORDING)
+
+
+# -- the first reader begins while others write ---------------------------------------------------------------
+
+PAUSE = 60.0  # seconds
+
+Act = Callable[[DynamoStore], Awaitable[object]]
+
+
+async def insert_one(store: DynamoStore) -> object:
+    return await store.insert([new_job()])
+
+
+async def insert_many(store: DynamoStore) -> object:
+    return await store.insert([new_job() for _ in range(3)])
+
+
+async def complete(store: DynamoStore) -> object:
+    (held,) = await claim(store)
+    return await store.ack([Outcome(held.id, held.token, Move.DONE, ref=held.ref)])
+
+
+async def kill(store: DynamoStore) -> object:
+    (held,) = await claim(store)
+    return await store.ack([Outcome(held.id, held.token, Move.DEAD, failure=Failure("E", "no"), ref=held.ref)])
+
+
+async def cancel_by_hand(store: DynamoStore) -> object:
+    return await store.change(Action.CANCEL, Filter(), By("ana"))
+
+
+async def write_document(store: DynamoStore) -> object:
+    return await store.write([Bundle((Write(Key("schedules", "", "s"), "{}", recorded=True),))])
+
+
+async def halt(store: DynamoStore) -> object:
+    return await store.halt(Halt("ana", "incident", to_datetime(store.clock.now())))
+
+
+WRITES = ("PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems", "BatchExecuteStatement")
+LATE_ACTS: list[tuple[Act, str]] = [  # each with what names the write in its request
+    (insert_one, "job#"), (insert_many, "job#"), (complete, "completed"), (kill, "dead_letter"),
+    (cancel_by_hand, "cancelled"), (write_document, "schedules"), (halt, "incident"),
+]  # fmt: skip
+
+
+def pause_before(store: DynamoStore, write: str, pause: Callable[[], Awaitable[None]]) -> list[str]:
+    """Pause this program before its next write of this kind: it has looked whether changes are recorded."""
+    whole, met = store.client.call, list[str]()
+
+    async def call(operation: str, request: Mapping[str, Any]) -> Answer:
+        if operation in WRITES and write in str(request) and not met:
+            met.append(operation)
+            await pause()
+        return await whole(operation, request)
+
+    store.client.call = call  # type: ignore[method-assign]
+    return met
+
+
+@pytest.mark.parametrize(("act", "write"), LATE_ACTS, ids=lambda given: getattr(given, "__name__", ""))
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_a_reader_is_told_of_a_write_that_was_paused_when_it_began(
+    programs: Programs, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, act: Act, write: str, *, guarded: bool
+) -> None:
+    """Without the second look of the writer, its change would be missing silently."""
+    writer, readers = await programs.another(), list[Reader]()
+    await join(writer, "w1")
+    await put(writer)
+    if not guarded:
+        monkeypatch.setattr(changes, "LATE", float("inf"))
+
+    async def pause() -> None:
+        readers.append(await from_now(programs.first))
+        clock.advance(PAUSE)
+
+    met = pause_before(writer, write, pause)
+    await act(writer)
+    assert met
+    page = await programs.first.changes(readers[0].cursor)
+    assert page.entries == []
+    assert page.reset == guarded
+
+
+async def test_a_reader_is_told_of_a_claim_that_was_paused_when_it_asked_for_starts(
+    programs: Programs, clock: ManualClock
+) -> None:
+    await from_now(programs.first, starts=False)
+    writer, cursors = await programs.another(), list[str]()
+    await join(writer, "w1")
+    await put(writer)
+
+    async def pause() -> None:
+        cursors.append(str((await programs.first.changes(starts=True)).cursor))
+        clock.advance(PAUSE)
+
+    met = pause_before(writer, "in_progress", pause)
+    await claim(writer)
+    assert met
+    assert (await programs.first.changes(cursors[0], starts=True)).reset
+
+
+async def test_a_write_that_was_in_time_resets_no_reader(programs: Programs, clock: ManualClock) -> None:
+    """It took effect before the first reader had waited long enough, so it precedes the reader's cursor."""
+    writer, readers = await programs.another(), list[Reader]()
+
+    async def pause() -> None:
+        readers.append(await from_now(programs.first))
+        clock.advance(1.5 * writer.table.recording_age)
+
+    assert pause_before(writer, "job#", pause) == []
+    await put(writer)
+    clock.advance(PAUSE)
+    job_id = await put(writer)
+    assert [change.job_id for change in await readers[0].read()] == [job_id]
+
+
+async def test_a_write_without_an_answer_is_told_of_when_a_reader_has_begun(
+    programs: Programs, clock: ManualClock
+) -> None:
+    """It may take effect at any time: for example it was held up on its way."""
+    writer = await programs.another()
+    whole = writer.client.call
+
+    async def give_up(operation: str, request: Mapping[str, Any]) -> Answer:
+        if operation == "PutItem" and "job#" in str(request):
+            raise StoreUnavailable
+        return await whole(operation, request)
+
+    writer.client.call = give_up  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable):
+        await put(writer)
+    writer.client.call = whole  # type: ignore[method-assign]
+    reader = await from_now(programs.first)
+    clock.advance(PAUSE)
+    await put(writer)
+    assert (await programs.first.changes(reader.cursor)).reset
+
+
+async def test_the_recording_has_ended_before_a_writer_with_a_fast_clock_ends_it(
+    store: FreshStore, reader: Reader, clock: ManualClock
+) -> None:
+    """Otherwise a reader could extend a recording that the writer has left already."""
+    clock.advance(RETENTION / 1000 - 1)
+    job_id = await put(store)
+    assert [change.job_id for change in await reader.read()] == [job_id]
+    clock.advance(RETENTION / 1000 + 1)
+    assert store.table.recording is not None
+    assert (await store.changes(reader.cursor)).reset
 
 
 # -- the guards -----------------------------------------------------------------------------------------------

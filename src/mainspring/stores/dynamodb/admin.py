@@ -12,7 +12,6 @@ from mainspring.ids import new_id
 from mainspring.stores.audit import note_of_halt, note_of_resume
 from mainspring.stores.documents import By, Note
 from mainspring.stores.dynamodb import halts, steps, wakeups
-from mainspring.stores.dynamodb.changes import refresh_recording
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of
 from mainspring.stores.dynamodb.insertion import (
@@ -84,7 +83,6 @@ class Effect:
 
 
 async def change(table: Table, request: ChangeRequest) -> Changed:
-    await refresh_recording(table)
     search = await JobSearch.start(table, request.where, newest_first=False, beyond=request.cursor)
     found: list[Row] = []
     while len(found) <= request.limit:

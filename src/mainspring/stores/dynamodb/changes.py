@@ -21,8 +21,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mainspring.clock import Millis
-from mainspring.errors import StoreError
+from mainspring.errors import StoreError, StoreUnavailable
 from mainspring.ids import new_id
+from mainspring.log import get_log
 from mainspring.stores.dynamodb import halts, journal
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.items import key, stamp, ttl, unstamp
@@ -34,6 +35,7 @@ from mainspring.stores.dynamodb.journal import (
     from_line,
     hint_key,
     hint_of,
+    moment,
     note_recording,
 )
 from mainspring.stores.dynamodb.table import Action, Table, together
@@ -49,9 +51,16 @@ from mainspring.stores.feed import (
     are_asked_for,
 )
 
+log = get_log("mainspring.dynamodb")
+
 LOG = "feed"  # the partition
 LAST = key("feed last", "number")  # the item with the last number, which outlives the items of the log
-EXTEND_BEFORE: Millis = RETENTION - 3_600_000  # a reader extends the recording when less than this is left
+MARGIN: Millis = 3_600_000  # by which the clocks of writers may be ahead
+EXTEND_BEFORE: Millis = RETENTION  # a reader extends the recording when less than this is left
+SETTLED = "settled"  # part of RECORDING: some reader has waited for the writes that knew nothing of it
+LATE = 2  # times the age of a look, after which a write is late; must be less than FENCE
+FENCE = 3  # times the age of a look, that the first reader waits
+LATE_WRITE = 120.0  # seconds for which a write that got no answer may still take effect
 MAX_HINTS_READ = 100  # from each partition
 MAX_HINTS = 40  # that one transaction deletes
 MAX_JOBS = 40  # whose journals one transaction takes
@@ -70,49 +79,115 @@ SHORTEST_POLL = 0.1  # seconds; the pause doubles each time nothing is found
 
 async def refresh_recording(table: Table) -> None:
     """Find out whether changes are recorded, unless this process has found out a moment ago."""
-    if table.clock.monotonic() - table.recording_read_at >= table.recording_age:
-        note_recording(table, await table.get(halts.ours(table)))
+    if moment(table) - table.recording_read_at >= table.recording_age:
+        await look(table)
+
+
+async def look(table: Table) -> None:
+    looked_at = moment(table)
+    note_recording(table, await table.get(halts.ours(table)), looked_at)
+
+
+CHANGES = frozenset({"changes"})
+CLAIMS = frozenset({"changes", STARTS})  # a claim may also give jobs back
+
+
+@asynccontextmanager
+async def writing(table: Table, kinds: frozenset[str] = CHANGES) -> AsyncIterator[None]:
+    """Surround writes that record changes of these kinds.
+
+    The first reader waits until all writes that know nothing of it have taken effect. But a process may be paused
+    between its look and its write. A write that took too long is noticed here, and the feed begins again: its readers
+    are told that changes may be missing.
+    """
+    await refresh_recording(table)
+    looked_at, missing = table.recording_read_at, kinds & unrecorded(table)
+    if any(moment(table) < until for kind, until in table.in_doubt.items() if kind not in unrecorded(table)):
+        await begin_again(table)
+    try:
+        yield
+    except (StoreUnavailable, asyncio.CancelledError):  # the write may still take effect
+        doubt(table, missing)
+        raise
+    if missing and moment(table) - looked_at > LATE * table.recording_age:
+        await look_again(table, missing)
+
+
+async def look_again(table: Table, missing: frozenset[str]) -> None:
+    """After a late write: if a reader has begun since, begin the feed again. An error must not hide the write."""
+    try:
+        await look(table)
+        if missing - unrecorded(table):
+            await begin_again(table)
+    except StoreError:
+        doubt(table, missing)
+
+
+def doubt(table: Table, missing: frozenset[str]) -> None:
+    """Remember that a change may be missing, should a reader have begun: the next write looks."""
+    table.in_doubt |= dict.fromkeys(missing, moment(table) + LATE_WRITE)
+
+
+def unrecorded(table: Table) -> frozenset[str]:
+    """Return what this process does not record, as far as it knows."""
+    if table.recording is None:
+        return CLAIMS
+    return frozenset() if table.records_starts else CLAIMS - CHANGES
+
+
+async def begin_again(table: Table) -> None:
+    """Give the feed another life, so that every reader is reset: a change may not have been recorded."""
+    log.warning("changes_not_recorded", cause="a write took so long that a reader of the feed has begun meanwhile")
+    while True:
+        found: dict[str, str] = (await table.get(halts.ours(table)) or {}).get(RECORDING, {})
+        with suppress(Cancelled):
+            another = {**found, "life": new_life()}
+            await halts.write_all(table, {RECORDING: another}, None, only_if=[equals(RECORDING, found)])
+            table.in_doubt.clear()
+            return
 
 
 async def keep_recording(table: Table, *, starts: bool) -> str:
     """Have all processes record changes, from now until the feed's retention after the last read; return its life.
 
     With `starts`, they record claims too. Another reader may be faster, and may not want claims: then try again.
+    A reader that begins the recording, or comes soon after, waits for the writes that know nothing of it yet.
     """
     while True:
+        looked_at = moment(table)
         row = await table.get(halts.ours(table)) or {}
         found: dict[str, str] = row.get(RECORDING, {})
-        now = table.clock.now()
-        wanted = to_record(found, now, starts=starts)
+        wanted = to_record(found, table.clock.now(), starts=starts)
+        if wanted == found and SETTLED in found:
+            note_recording(table, row, looked_at)
+            return found["life"]
         if wanted == found:
-            break
+            await asyncio.sleep(FENCE * table.recording_age)
+            wanted[SETTLED] = "yes"
         same = [equals(RECORDING, found)] if found else [absent(RECORDING)]
         with suppress(Cancelled):  # another reader was faster: two lives would reset each other's cursors
             await halts.write_all(table, {RECORDING: wanted}, None, only_if=same)
-    note_recording(table, row)
-    if is_news(found, now - int(1000 * table.recording_age), starts=starts):
-        await asyncio.sleep(table.recording_age)  # by then, all processes know
-    return found["life"]
-
-
-def is_news(found: Mapping[str, str], since: Millis, *, starts: bool) -> bool:
-    """Return whether a reader wrote this after that time: then some processes may not record yet."""
-    written = [unstamp(found["until"]) - RETENTION]
-    if starts:
-        written.append(unstamp(found[STARTS]) - STARTS_RETENTION)
-    return max(written) > since
 
 
 def to_record(found: Mapping[str, str], now: Millis, *, starts: bool) -> dict[str, str]:
-    """Return the value that RECORDING needs for this reader. It equals `found` if nothing has to be written."""
+    """Return the value that RECORDING needs for this reader. It equals `found` if nothing has to be written.
+
+    Writers whose clocks are ahead stop recording earlier. So the recording has ended an hour before it says so.
+    """
     wanted = dict(found)
-    if found.get("until", "") <= stamp(now):
-        wanted = {"life": new_id()[-8:], "until": stamp(now + RETENTION)}
+    if found.get("until", "") <= stamp(now + MARGIN):
+        wanted = {"life": new_life(), "until": stamp(now + RETENTION + MARGIN)}
     elif unstamp(found["until"]) - now <= EXTEND_BEFORE:
-        wanted["until"] = stamp(now + RETENTION)
+        wanted["until"] = stamp(now + RETENTION + MARGIN)
     if starts and not (STARTS in wanted and are_asked_for(unstamp(wanted[STARTS]), now)):
+        if STARTS not in wanted or unstamp(wanted[STARTS]) <= now + MARGIN:
+            wanted.pop(SETTLED, None)
         wanted[STARTS] = stamp(now + STARTS_RETENTION)
     return wanted
+
+
+def new_life() -> str:
+    return new_id()[-8:]
 
 
 # -- moving -------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from mainspring.job import Move, Outcome, Status
 from mainspring.queue_patterns import covers, is_among, is_pattern
 from mainspring.stores.dynamodb import halts, wakeups
 from mainspring.stores.dynamodb.acks import ack
-from mainspring.stores.dynamodb.changes import refresh_recording
 from mainspring.stores.dynamodb.items import (
     ASIDE,
     PLACES,
@@ -33,7 +32,7 @@ from mainspring.stores.dynamodb.items import (
     unstamp,
     waiting_place,
 )
-from mainspring.stores.dynamodb.journal import note_recording, recorded_update
+from mainspring.stores.dynamodb.journal import moment, note_recording, recorded_update
 from mainspring.stores.dynamodb.table import Refused, Table, owned, together
 from mainspring.stores.dynamodb.values import Condition, ItemUpdate, Row, equals, unpack
 from mainspring.stores.dynamodb.workers import revive, worker_key
@@ -110,7 +109,6 @@ class TaskEntries:
 
 
 async def claim(table: Table, request: ClaimRequest) -> Claims:
-    await refresh_recording(table)
     standing = await halts.standing(table, consistent=False)  # only a hint: `confirm` reads them consistently
     if any(halt.queue is None for halt in standing):
         return Claims([], next_due=earliest(ends(standing, {None})))
@@ -452,9 +450,10 @@ async def confirm(table: Table, request: ClaimRequest, rows: Sequence[Row]) -> l
     """
     if not rows:
         return []
+    looked_at = moment(table)
     read = await table.get_many([halts.ours(table), worker_key(request.worker)])
     by_partition = {row["PK"].partition("#")[0]: row for row in read}
-    note_recording(table, by_partition.get("halts"))
+    note_recording(table, by_partition.get("halts"), looked_at)
     standing = halts.still_standing(by_partition.get("halts"), table.clock.now())
     me = by_partition.get("workers")
     buried = me is not None and "buried" in me

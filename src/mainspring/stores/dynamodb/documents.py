@@ -26,7 +26,6 @@ from mainspring.stores.documents import (
 )
 from mainspring.stores.dynamodb import halts, wakeups
 from mainspring.stores.dynamodb.admin import note_actions
-from mainspring.stores.dynamodb.changes import refresh_recording
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.document_items import (
     SEPARATOR,
@@ -72,8 +71,6 @@ async def write(table: Table, bundles: Sequence[Bundle]) -> list[list[Inserted] 
     """Write bundles. Those that share a document or a dedupe key are written one after the other."""
     now = table.clock.now()
     jobs = list(chain.from_iterable(bundle.jobs for bundle in bundles))
-    if any(write.recorded for bundle in bundles for write in bundle.writes):
-        await refresh_recording(table)
     if jobs:
         await refuse_accepted_while_halted(table, bundles)
     attempts = [Attempt(table, bundle, now) for bundle in bundles]

@@ -22,7 +22,7 @@ from mainspring.errors import AlreadyDone
 from mainspring.stores.dynamodb import workers
 from mainspring.stores.dynamodb.client import Cancelled, Item
 from mainspring.stores.dynamodb.items import key
-from mainspring.stores.dynamodb.journal import Hint, note_recording
+from mainspring.stores.dynamodb.journal import Hint, moment, note_recording
 from mainspring.stores.dynamodb.table import Action, Table
 from mainspring.stores.dynamodb.values import Condition, Row, update
 from mainspring.stores.engine import feed
@@ -46,9 +46,10 @@ def ours(table: Table) -> Item:
 
 async def standing(table: Table, *, consistent: bool = True) -> list[Halt]:
     """Return the halts that are in force."""
+    looked_at = moment(table)
     row = await table.get(ours(table), consistent=consistent)
     if consistent:
-        note_recording(table, row)
+        note_recording(table, row, looked_at)
     return still_standing(row, table.clock.now())
 
 

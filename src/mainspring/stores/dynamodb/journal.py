@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
-from mainspring.clock import Millis
+from mainspring.clock import Millis, elapsed_by
 from mainspring.ids import new_id
 from mainspring.stores.dynamodb.client import Item
 from mainspring.stores.dynamodb.items import key, stamp, ttl
@@ -33,13 +33,23 @@ JOURNAL, TOLD = "journal", "told"  # attributes of a job's item: recorded change
 HINT_PARTITIONS = 4
 
 
-def note_recording(table: Table, row: Row | None) -> None:
-    """Note from the item with the halts whether changes are recorded."""
+def note_recording(table: Table, row: Row | None, looked_at: float) -> None:
+    """Note from the item with the halts whether changes are recorded.
+
+    `looked_at` is a moment before the item was read: from then on, the process may write without recording.
+    """
+    if looked_at < table.recording_read_at:  # another look of this process has overtaken this one
+        return
     found: dict[str, str] = (row or {}).get(RECORDING, {})
     is_on = found.get("until", "") > stamp(table.clock.now())
     table.recording = found["life"] if is_on else None
     table.records_starts = is_on and found.get(STARTS, "") > stamp(table.clock.now())
-    table.recording_read_at = table.clock.monotonic()
+    table.recording_read_at = looked_at
+
+
+def moment(table: Table) -> float:
+    """Return seconds that also pass while the machine sleeps."""
+    return elapsed_by(table.clock)
 
 
 class Hint:

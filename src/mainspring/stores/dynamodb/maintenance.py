@@ -37,7 +37,6 @@ class TableWatch(Watch):
 
 async def reap(table: Table, watch: TableWatch, after_stall: AfterStall) -> Reaped:
     with watch.looking():
-        await changes.refresh_recording(table)
         rows = await workers.listing(table)
     now = table.clock.monotonic()
     living = [row for row in rows if "buried" not in row]

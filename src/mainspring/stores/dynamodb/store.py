@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -87,7 +87,6 @@ from mainspring.stores.suggestions import searched
 T = TypeVar("T")
 log = get_log("mainspring.dynamodb")
 
-LATE_WRITE = 120.0  # seconds for which a write that got no answer may still take effect
 NO_TRANSACTIONS = "DynamoDB has no transaction that your code and a job could share; use sqlite:// or postgresql://"
 
 
@@ -185,17 +184,20 @@ class DynamoStore:
     def template(self, form: str) -> str:
         return schema.TEMPLATES[form](self.table.name, self.table_settings, self.table.layout)
 
-    async def _open_to_write(self) -> None:
-        """Open the table, and find out whether changes are recorded."""
-        await self.open()
-        await changes.refresh_recording(self.table)
-
     async def _do(self, operation: Awaitable[T]) -> T:
         """Run an operation that changes jobs, and write its counts from time to time."""
         result = await operation
         self.table.settle()
         numbers.settle(self.table)
         return result
+
+    async def _record(self, operation: Coroutine[Any, Any, T]) -> T:
+        """Run an operation whose changes are in the change feed."""
+        try:
+            async with changes.writing(self.table):
+                return await self._do(operation)
+        finally:
+            operation.close()  # if it was not started, Python would warn
 
     # -- jobs ---------------------------------------------------------------------------------
 
@@ -204,7 +206,7 @@ class DynamoStore:
             raise ConfigurationError(NO_TRANSACTIONS)
         refuse_unkeepable(jobs)
         await self.open()
-        return await self._do(insertion.insert(self.table, list(jobs))) if jobs else []
+        return await self._record(insertion.insert(self.table, list(jobs))) if jobs else []
 
     async def claim(
         self,
@@ -221,7 +223,8 @@ class DynamoStore:
         most = sum(want.limit for want in wants) if limit is None else limit
         request = claims.ClaimRequest(worker, wants, most, solo, tasks, self._turn, version, self._watch.processes)
         try:
-            found = await claims.claim(self.table, request)
+            async with changes.writing(self.table, changes.CLAIMS):
+                found = await claims.claim(self.table, request)
         except BaseException:  # jobs that it took are released later; also if this task was cancelled
             lost = self._lost.setdefault(worker, {})
             lost.update(dict.fromkeys(((job_id, request.number) for job_id in request.tried), self.clock.monotonic()))
@@ -239,23 +242,23 @@ class DynamoStore:
         rows = await claims.find_lost(self.table, [job_id for job_id, _ in lost], numbers)
         if rows:
             log.warning("lost_claims_given_back", worker=worker, jobs=len(rows))
-            await claims.give_back(self.table, rows)
-        before = self.clock.monotonic() - LATE_WRITE
+            await self._record(claims.give_back(self.table, rows))
+        before = self.clock.monotonic() - changes.LATE_WRITE
         for claim in [claim for claim, since in lost.items() if since < before]:
             del lost[claim]
 
     async def ack(self, outcomes: Sequence[Outcome]) -> list[Status | None]:
-        await self._open_to_write()
-        return await self._do(acks.ack(self.table, list(outcomes)))
+        await self.open()
+        return await self._record(acks.ack(self.table, list(outcomes)))
 
     async def report(self, reports: Sequence[ProgressReport]) -> set[str]:
-        await self._open_to_write()
-        return await acks.report(self.table, list(reports))
+        await self.open()
+        return await self._record(acks.report(self.table, list(reports)))
 
     async def save(self, saves: Sequence[Save]) -> list[list[Inserted] | None]:
         refuse_unkeepable(job for save in saves for job in save.jobs)
-        await self._open_to_write()
-        return await self._do(steps.save(self.table, list(saves)))
+        await self.open()
+        return await self._record(steps.save(self.table, list(saves)))
 
     async def steps(self, job_id: str) -> list[Step]:
         await self.open()
@@ -263,8 +266,8 @@ class DynamoStore:
 
     async def wake(self, keys: Mapping[str, int]) -> dict[str, int]:
         refuse_negative(keys)
-        await self._open_to_write()
-        return await self._do(wakeups.wake(self.table, keys))
+        await self.open()
+        return await self._record(wakeups.wake(self.table, keys))
 
     def completion(self, outcome: Callable[[], Outcome], connection: Any = None) -> Completion:
         del outcome, connection
@@ -273,8 +276,8 @@ class DynamoStore:
     # -- workers ------------------------------------------------------------------------------
 
     async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None] | None) -> None:
-        await self._open_to_write()
-        await workers.join(self.table, worker)
+        await self.open()
+        await self._record(workers.join(self.table, worker))
         if wake is None:
             self.table.local_workers.leave(worker.id)
         else:
@@ -282,32 +285,32 @@ class DynamoStore:
 
     async def leave(self, worker: str) -> None:
         """Remove a worker that shuts down, and release the jobs that it may still hold. It did not crash."""
-        await self._open_to_write()
+        await self.open()
         self.table.local_workers.leave(worker)
         await self._give_back_lost(worker)
         held = {row["SK"]: row for row in await maintenance.held_by(self.table, worker)}
         known = self.table.held.pop(worker, {})
         releases = [Outcome(job_id, row["token"], Move.RELEASE, ref=row) for job_id, row in held.items()]
         releases += [Outcome(job_id, token, Move.RELEASE) for job_id, token in known.items() if job_id not in held]
-        await self._do(acks.ack(self.table, releases))
-        await workers.forget(self.table, worker)
+        await self._record(acks.ack(self.table, releases))
+        await self._record(workers.forget(self.table, worker))
 
     async def heartbeat(self, worker: str, held: Mapping[str, int], *, stuck: int = 0) -> Pulse:
         await self.open()
         row = await workers.sign_of_life(self.table, worker, {"stuck": stuck})
         if "info" not in row and worker in self.table.local_workers.members:
-            await workers.join(self.table, self.table.local_workers.members[worker].info)
+            await self._record(workers.join(self.table, self.table.local_workers.members[worker].info))
         await self._give_back_lost(worker)
         known = "info" in row or worker in self.table.local_workers.members
         return replace(await self._do(workers.pulse(self.table, worker, held)), known=known)
 
     async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
         await self.open()
-        return await self._do(maintenance.reap(self.table, self._watch, after_stall))
+        return await self._record(maintenance.reap(self.table, self._watch, after_stall))
 
     async def prune(self, limit: int = 1000, *, keep_audit: Millis = AUDIT_RETENTION) -> int:
         await self.open()
-        return await self._do(maintenance.prune(self.table, limit, keep_audit))
+        return await self._record(maintenance.prune(self.table, limit, keep_audit))
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -429,22 +432,22 @@ class DynamoStore:
         check_page(limit, cursor)
         await self.open()
         request = ChangeRequest(action, where, by, edit, limit, cursor, dry_run)
-        return await self._do(admin.change(self.table, request))
+        return await self._record(admin.change(self.table, request))
 
     async def halt(self, halt: Halt) -> Halt:
         await self.open()
-        return await admin.halt(self.table, halt)
+        return await self._record(admin.halt(self.table, halt))
 
     async def resume(self, by: By, queue: str | None = None) -> bool:
         await self.open()
-        return await admin.resume(self.table, by, queue)
+        return await self._record(admin.resume(self.table, by, queue))
 
     # -- documents ----------------------------------------------------------------------------
 
     async def write(self, bundles: Sequence[Bundle]) -> list[list[Inserted] | None]:
         refuse_unkeepable(job for bundle in bundles for job in bundle.jobs)
         await self.open()
-        return await self._do(documents.write(self.table, bundles))
+        return await self._record(documents.write(self.table, bundles))
 
     async def documents(self, keys: Sequence[Key]) -> list[Document]:
         await self.open()

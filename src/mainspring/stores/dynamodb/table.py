@@ -105,7 +105,8 @@ class Table:
     records_starts: bool = False  # claims are recorded too
     feed_grew: bool = False  # a read of the change feed has found something since the last poll
     recording_age: float = 1.0  # seconds for which this process trusts what it knows about the recording
-    recording_read_at: float = -math.inf  # monotonic time
+    recording_read_at: float = -math.inf  # elapsed time before that look
+    in_doubt: dict[str, float] = field(default_factory=dict)  # until when unanswered writes may take effect unrecorded
     readers: list[Callable[[], None]] = field(default_factory=list)  # called when the change feed may have grown
 
     async def call(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
