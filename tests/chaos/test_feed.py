@@ -104,18 +104,18 @@ def test_without_a_guard_the_feed_is_wrong(nursery: Nursery, chaos: Chaos, guard
 
 
 @only_dynamodb
-@pytest.mark.parametrize("without", ["", "look"] if LONG else [""])
-def test_a_first_reader_that_begins_while_others_write_misses_nothing_silently(
-    nursery: Nursery, chaos: Chaos, without: str
-) -> None:
-    """Some writers are held up between their look and their write until the reader has begun."""
+def test_a_first_reader_that_begins_while_others_write_misses_nothing_silently(nursery: Nursery, chaos: Chaos) -> None:
+    """Some writers are held up between their look and their write until the reader has begun.
+
+    tests/stores/dynamodb/test_changes.py shows that each kind of write is lost without the writer's second look.
+    """
     install_ledger(nursery)
     rng = chaos.rng()
-    writers = [start_writer(nursery, rng, dawdle=DAWDLE, without=without) for _ in range(WRITERS if LONG else 3)]
+    writers = [start_writer(nursery, rng, dawdle=DAWDLE) for _ in range(WRITERS if LONG else 3)]
     wait_until(lambda: len(nursery.ledger.acknowledged) >= 10, lambda: "some jobs", every=0.1)
     missed, resets = asyncio.run(read_while_they_write(nursery, writers))
     print(f"{resets} resets; changes that the reader did not see: {missed[:3]}")
-    assert bool(missed) == bool(without)
+    assert missed == []
 
 
 def start_writer(nursery: Nursery, rng: random.Random, **settings: Any) -> Process:

@@ -391,7 +391,12 @@ class AdminTests(StoreScenario):
         first = await store.audit(limit=2)
         assert await reasons(cursor=first[-1].cursor) == ["no 1", "no 0"]
         assert await reasons(cursor=first[-1].cursor, actor="ana") == ["no 1"]
+        assert await reasons(cursor=first[-1].cursor, since=at(clock, -2)) == ["no 1"]
+        assert await reasons(since=at(clock, -2), until=at(clock, -1)) == ["no 1"]
+        assert await reasons(since=at(clock, -1), until=at(clock, -1)) == []
         assert await reasons(operation=first[0].operation) == ["no 3"]
+        assert await reasons(operation=first[0].operation, action="cancel") == []
+        assert await reasons(operation=first[0].operation, cursor=first[0].cursor) == []
         with pytest.raises(InvalidCursor, match="is not a cursor of the audit log"):
             await store.audit(cursor="nonsense")
 

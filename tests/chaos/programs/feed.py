@@ -36,17 +36,15 @@ class Undone(Exception):
 STOP = "stop"  # a file that ends the writers
 
 
-def write(folder: str, who: str, seed: int, hold: float, *, dawdle: float = 0.0, without: str = "") -> None:
+def write(folder: str, who: str, seed: int, hold: float, dawdle: float = 0.0) -> None:
     """Change jobs at random, until the file STOP exists. `hold` is how long a transaction stays open at most.
 
-    `dawdle` is how long a writer of DynamoDB is held up between its look and a write, in seconds at most. `without` is
-    a guard of its feed, which is removed.
+    `dawdle` is how long a writer of DynamoDB is held up between its look and a write, in seconds at most.
     """
     rng = random.Random(seed)
     writer = DynamoWriter if is_dynamodb() else Writer
     if dawdle:
         make_late(rng, dawdle)
-    remove_guard(without)
     asyncio.run(writer(Path(folder), who, rng, hold).run())
 
 

@@ -118,5 +118,3 @@ def remove_guard(name: str) -> None:
             changes.log_items = forget_conditions(changes.log_items)
         case "hint":  # a hint whose change is not seen yet stays
             changes.HINT_PATIENCE = -3_600_000
-        case "look":  # a writer that took long looks whether a reader has begun meanwhile
-            changes.LATE = 10**9

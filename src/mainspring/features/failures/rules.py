@@ -97,9 +97,9 @@ def merged(known: tuple[str, ...], new: tuple[str, ...]) -> tuple[str, ...]:
 
 def recovered(group: GroupData, now: Millis) -> GroupData:
     """Resolve an open group: a job of it has succeeded, and no other is left that has not."""
-    if group.state is not GroupState.OPEN:
+    if group.state_at(now) is not GroupState.OPEN:
         return group
-    return replace(group, state=GroupState.RESOLVED, note="", actor="", changed_at=now, automatic=True)
+    return replace(group, state=GroupState.RESOLVED, note="", actor="", changed_at=now, automatic=True, until=None)
 
 
 def judged(

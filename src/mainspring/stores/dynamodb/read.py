@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -304,23 +304,40 @@ async def timeline(table: Table, job_id: str) -> list[TimelineEntry]:
 
 
 async def audit(table: Table, where: AuditFilter, limit: int, after: AuditSpot | None) -> list[AuditEntry]:
-    rows = await audit_of_job(table, where.job) if where.job is not None else None
-    if rows is None:
-        first = [Condition("{name} >= {value}", "SK", stamp(to_millis(where.since)))] if where.since else []
-        before = [Condition("{name} < {value}", "SK", audit_place(after))] if after and not first else []
-        pages = table.query(equals("PK", "audit"), *first, *before, newest_first=True, consistent=True)
-        rows = []
-        while pages.more and len(rows) < limit:
-            rows += [row for row in await pages.next() if is_audited(row, where, after)]
+    """Return entries, newest first. The log is read only between the times, and not at all for a job or operation."""
+    if where.job is not None:
+        found = await audit_of_job(table, where.job)
+    elif where.operation is not None:
+        found = await entries_at(table, await table.rows(f"operation#{where.operation}"))
     else:
-        rows = [row for row in rows if is_audited(row, where, after)]
-    return [to_entry(row) for row in rows[:limit]]
+        return [to_entry(row) for row in await read_log(table, where, limit, after)]
+    return [to_entry(row) for row in found if is_audited(row, where, after)][:limit]
+
+
+async def read_log(table: Table, where: AuditFilter, limit: int, after: AuditSpot | None) -> list[Row]:
+    since = stamp(to_millis(where.since)) if where.since else ""
+    ends = [] if where.until is None else [stamp(to_millis(where.until))]
+    end = min([*ends, *([] if after is None else [audit_place(after)])], default=None)
+    if end is not None and end <= since:
+        return []
+    bound = [Condition("{name} >= {value}", "SK", since)] if since else []
+    before = None if end is None else key("audit", end)
+    pages = table.query(equals("PK", "audit"), *bound, after=before, newest_first=True, consistent=True)
+    rows: list[Row] = []
+    while pages.more and len(rows) < limit:
+        rows += [row for row in await pages.next() if is_audited(row, where, after)]
+    return rows[:limit]
 
 
 async def audit_of_job(table: Table, job_id: str) -> list[Row]:
     """Return the entries of the audit log that a job's timeline names, newest first."""
     lines = await table.rows(history(job_id), Condition("begins_with({name}, {value})", "SK", "hand#"))
     known = await table.get_many([key(f"operation#{line['operation']}", line["action"]) for line in lines])
+    return await entries_at(table, known)
+
+
+async def entries_at(table: Table, known: Iterable[Row]) -> list[Row]:
+    """Return the entries at the places that operations remember, newest first."""
     rows = await table.get_many([key("audit", row["entry"]) for row in known])
     return sorted(rows, key=lambda row: str(row["SK"]), reverse=True)
 

@@ -200,6 +200,7 @@ CREATE TABLE mainspring_audit (
 
 CREATE INDEX mainspring_audit_at ON mainspring_audit (at, operation, action);
 CREATE INDEX mainspring_audit_actor ON mainspring_audit (actor, at, operation, action);
+CREATE INDEX mainspring_audit_action ON mainspring_audit (action, at, operation);
 
 CREATE TABLE mainspring_audit_jobs (
     job_id        TEXT    NOT NULL,

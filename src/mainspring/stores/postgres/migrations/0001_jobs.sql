@@ -278,6 +278,7 @@ CREATE TABLE {schema}.audit (
 );
 CREATE INDEX audit_at ON {schema}.audit (at, operation, action);
 CREATE INDEX audit_actor ON {schema}.audit (actor, at, operation, action);
+CREATE INDEX audit_action ON {schema}.audit (action, at, operation);
 COMMENT ON TABLE {schema}.audit IS 'The audit log of changes by hand: who changed what, when and why, and how many jobs.';
 
 CREATE TABLE {schema}.audit_jobs (
