@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import signal
@@ -11,6 +12,7 @@ import sys
 import typing
 from configparser import ConfigParser
 from contextlib import closing
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,8 @@ from mainspring.job import TRANSITIONS
 from mainspring.jobs import Jobs
 from mainspring.leases import Lease, Leases, Lessee
 from mainspring.options import EnqueueOptions
+from mainspring.stores.engine import feed
+from mainspring.stores.feed import ChangeFilter, ChangeKind
 from mainspring.testing import Kit, VirtualTime, manual
 from mainspring.testing.fakes import FakeSentry
 from mainspring.worker import WorkerSettings
@@ -227,3 +231,31 @@ def example(page: str, name: str) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": Path(name).stem}
     exec(compile(code, name, "exec"), names)  # noqa: S102 - our own
     return names
+
+
+CHANGES = (ROOT / "docs" / "changes.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("kind", ChangeKind)
+def test_each_kind_of_change_is_documented(kind: ChangeKind) -> None:
+    assert re.search(rf"^\| .*`{kind}`.* \|", CHANGES, re.MULTILINE)
+
+
+def data_of_changes() -> set[str]:
+    """Return the fields that the feed's entries have in their data: the texts that are keys there."""
+    found = list(ast.walk(ast.parse(inspect.getsource(feed))))
+    keys = [key for node in found if isinstance(node, ast.Dict) for key in node.keys]
+    keys += [node.slice for node in found if isinstance(node, ast.Subscript)]
+    texts = {key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
+    return texts - feed.COLLECTIONS.keys()
+
+
+@pytest.mark.parametrize("name", sorted(data_of_changes()))
+def test_each_field_of_a_changes_data_is_documented(name: str) -> None:
+    assert re.search(rf"\b{name}\b", CHANGES)
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(ChangeFilter)])
+def test_each_field_of_a_change_filter_is_documented(name: str) -> None:
+    about = CHANGES.partition("`ChangeFilter` selects by")[2].partition("\n\n")[0]
+    assert f"`{name}`" in about

@@ -465,6 +465,26 @@ class RecordedTests(FeedScenario):
         }  # fmt: skip
         assert (ended.kind, ended.queue, ended.data) == ("halt_ended", queue, {"actor": "ana"})
 
+    @pytest.mark.parametrize("queue", [None, "mail"])
+    @pytest.mark.parametrize("noticed_by", ["prune", "resume", "halt"])
+    async def test_the_end_of_a_halt_by_its_time_is_recorded_once(
+        self, store: Store, clock: ManualClock, reader: Reader, queue: str | None, noticed_by: str
+    ) -> None:
+        await store.halt(a_halt(clock, seconds=60, queue=queue))
+        clock.advance(59)
+        await store.prune()
+        assert [change.kind for change in await reader.read()] == ["halted"]
+        clock.advance(1)
+        if noticed_by == "resume":
+            assert not await store.resume(BY, queue)
+        elif noticed_by == "halt":
+            await store.halt(a_halt(clock, queue="other"))
+        for _ in range(2):
+            await store.prune()
+        ended = [change for change in await reader.read() if change.queue == queue]
+        assert [(change.kind, change.data) for change in ended] == [("halt_ended", {"actor": None})]
+        assert [halt.queue for halt in await store.halts()] == (["other"] if noticed_by == "halt" else [])
+
     @pytest.mark.parametrize(
         ("collection", "kind"), [("schedules", "schedule"), ("breakers", "breaker"), ("people", "document")]
     )

@@ -65,7 +65,7 @@ class PublishedTasks:
         """
         await self.get(name)
         note = Note(By(actor or whoami(), reason), "task.forget", {"task": name})
-        await self._services.store.write([Bundle((Write(key_of(name), None),), note=note)])
+        await self._services.store.write([Bundle((Write(key_of(name), None, recorded=True),), note=note)])
         self._cache().pop(name, None)
 
     # -- enqueuing ----------------------------------------------------------------------------
@@ -151,6 +151,7 @@ class PublishedTasks:
                 key_of(each.name),
                 each.to_json(worker, store.clock.now()),
                 expected=found[each.name].version if each.name in found else ABSENT,
+                recorded=True,
             )
             for each in described
             if hashes.get(each.name) != each.hash()

@@ -184,12 +184,12 @@ class DynamoWriter(Writer):
 def read(folder: str, who: str, after: str, page: int, without: str = "") -> None:
     """Follow the feed, for ever, in pages of this many entries. Each change is written down with its cursor.
 
-    A reader that was killed resumes after the last line that is complete. `without` is a guard of the feed of DynamoDB,
-    which is removed.
+    A reader that was killed resumes after the last line that is complete. `without` is a guard of the feed, which is
+    removed.
     """
     if is_dynamodb():
         make_unreliable(random.Random(f"{who} {os.getpid()}"), MOVE_HOLD, **({"late": 1.0} if without else {}))
-        remove_guard(without)
+    remove_guard(without)
     asyncio.run(_read(Path(folder) / f"{who}.changes", after, page))
 
 

@@ -18,6 +18,7 @@ from mainspring.stores.dynamodb import changes
 from mainspring.stores.dynamodb.client import Client, Setback
 from mainspring.stores.dynamodb.journal import JOURNAL
 from mainspring.stores.dynamodb.table import Action
+from mainspring.stores.postgres import changes as postgres
 
 LATE, LOST, TORN = 0.1, 0.03, 0.1  # shares of: writes that are held up, answers that get lost, items that are not seen
 PAUSED = 0.3  # share of writes before which a process that dawdles is paused
@@ -109,6 +110,9 @@ def forget_conditions(write: Callable[..., Any]) -> Callable[..., Any]:
 CONDITIONS = {"ConditionExpression", "ReturnValuesOnConditionCheckFailure", "ExpressionAttributeValues"}
 
 
+OPEN_BEFORE = "txid = ANY(%(late)s::xid8[])"
+
+
 def remove_guard(name: str) -> None:
     """Take out one of the guards that keep the feed whole."""
     match name:
@@ -118,3 +122,5 @@ def remove_guard(name: str) -> None:
             changes.log_items = forget_conditions(changes.log_items)
         case "hint":  # a hint whose change is not seen yet stays
             changes.HINT_PATIENCE = -3_600_000
+        case "snapshot":  # of PostgreSQL: transactions that were open at the last read are looked for
+            postgres.SINCE = postgres.SINCE.replace(OPEN_BEFORE, f"{OPEN_BEFORE} AND false")

@@ -9,8 +9,11 @@ import pytest
 
 from mainspring import Mainspring, Retention
 from mainspring.errors import ConfigurationError, FailureGroupNotFound, InvalidCursor
+from mainspring.features.failures import storage
 from mainspring.features.failures.group import FailureGroup, GroupState
 from mainspring.job import Status
+from mainspring.stores.documents import Listing
+from mainspring.stores.engine.failures import NOTES
 from mainspring.stores.feed import ChangeKind
 from mainspring.stores.protocol import Filter
 from mainspring.testing import Kit, manual
@@ -50,6 +53,20 @@ async def failed(kit: Kit, number: int = 2) -> FailureGroup:
     await enqueue(kit.app, number)
     await kit.drain()
     return await only(kit.app)
+
+
+async def test_a_page_says_if_failures_are_not_counted_yet(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "NOTES_PAGE", 2)
+    monkeypatch.setattr(storage, "MAX_PAGES", 1)
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        await enqueue(app, 3)
+        await kit.drain()
+        waiting = await app.store.browse(Listing(NOTES))
+        pages = [await app.failures.list() for _ in range(2)]
+        assert len(waiting) == 3
+        assert [(page.groups[0].count, page.complete) for page in pages] == [(2, False), (3, True)]
 
 
 async def test_failures_with_the_same_cause_are_one_group(new_app: NewApp) -> None:

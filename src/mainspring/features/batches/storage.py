@@ -51,7 +51,7 @@ class Head:
         return BatchState.ABANDONED if last is None or last.finished else BatchState.RUNNING
 
     def write(self, batch: str, expires_at: Millis | None) -> Write:
-        return Write(Key(BATCHES, "", batch), json.dumps(asdict(self)), expires_at=expires_at)
+        return Write(Key(BATCHES, "", batch), json.dumps(asdict(self)), expires_at=expires_at, recorded=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ class GroupQuery:
 
 
 class Failures:
-    """All failure groups. Each read and change takes every failure into account that is committed by then."""
+    """All failure groups. Each read and change first adds up the failures that are committed by then."""
 
     def __init__(self, services: Services, groups: Groups, retry_where: RetryWhere) -> None:
         self._services = services
@@ -92,12 +92,12 @@ class Failures:
         query = GroupQuery(states_of(state), task, None if since is None else to_millis(check_moment(since, "since")))
         check_limit(limit)
         after = None if cursor is None else parse_cursor(cursor)
-        await self._add_up()
+        complete = await self._add_up()
         now = self._services.store.clock.now()
         found = sorted((order_of(group), group) for group in await self._groups.all() if query.wants(group, now))
         rest = [group for order, group in found if after is None or order > after]
         page = [group.shown(now, dead=await self._count_dead(group.fingerprint)) for group in rest[:limit]]
-        return GroupPage(page, to_cursor(rest[limit - 1]) if len(rest) > limit else None)
+        return GroupPage(page, to_cursor(rest[limit - 1]) if len(rest) > limit else None, complete)
 
     def list_sync(
         self,
@@ -118,9 +118,9 @@ class Failures:
     def get_sync(self, fingerprint: str) -> FailureGroup:
         return self.run(self.get(fingerprint))
 
-    async def _add_up(self) -> None:
+    async def _add_up(self) -> bool:
         await self._services.store.open()
-        await self._groups.add_up()
+        return await self._groups.add_up()
 
     async def _shown(self, group: GroupData) -> FailureGroup:
         dead, trace = await self._count_dead(group.fingerprint), await self._traceback(group)

@@ -23,6 +23,8 @@ from mainspring.stores.protocol import Filter
 COLLECTION = "failures"
 RETENTION: Millis = 90 * 86_400_000  # of a group after its last failure, if it has no jobs any more
 NOTES_AT_ONCE = 80  # in one bundle: DynamoDB writes up to 100 items at once
+NOTES_PAGE = 1000
+MAX_PAGES = 20  # of notes that a reader adds up
 MAX_TRIES = 20
 UNSETTLED = (Status.PENDING, Status.RETRYING, Status.SUSPENDED, Status.RUNNING, Status.DEAD_LETTER)
 """The statuses of jobs that have failed and have not succeeded since."""
@@ -73,13 +75,17 @@ class Groups:
 
     # -- notes ------------------------------------------------------------------------------------
 
-    async def add_up(self) -> None:
-        """Add all notes to their groups, so that a reader sees every failure that is committed."""
-        for _ in range(MAX_TRIES):
-            waiting = await self._services.store.browse(Listing(NOTES, limit=1000))
+    async def add_up(self) -> bool:
+        """Add notes to their groups; return whether a reader sees every failure that is committed.
+
+        After many thousands of failures at once, a reader does not wait until all are added: workers go on.
+        """
+        for _ in range(MAX_PAGES):
+            waiting = await self._services.store.browse(Listing(NOTES, limit=NOTES_PAGE))
             if not waiting:
-                return
+                return True
             await self.add(waiting)
+        return not await self._services.store.browse(Listing(NOTES, limit=1))
 
     async def add(self, documents: Sequence[Document]) -> None:
         """Add notes to their groups. Leave notes that another process is adding to it."""

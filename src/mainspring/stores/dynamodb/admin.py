@@ -378,6 +378,7 @@ async def forget_belongings(table: Table, row: Row) -> None:
 
 
 async def halt(table: Table, wanted: Halt) -> Halt:
+    await halts.end_expired(table)
     standing = next((other for other in await halts.standing(table) if other.queue == wanted.queue), None)
     written = await halts.write(table, combined(standing, wanted), await once_actions(table, wanted.once))
     await write_entry(table, note_of_halt(wanted))
@@ -386,6 +387,7 @@ async def halt(table: Table, wanted: Halt) -> Halt:
 
 
 async def resume(table: Table, by: By, queue: str | None) -> bool:
+    await halts.end_expired(table)
     if not await halts.remove(table, queue, by.actor, await once_actions(table, by.once)):
         return False
     await write_entry(table, note_of_resume(by, queue))

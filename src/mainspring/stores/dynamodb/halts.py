@@ -12,6 +12,7 @@ are copies, written in one transaction, and each process reads one of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -24,7 +25,7 @@ from mainspring.stores.dynamodb.client import Cancelled, Item
 from mainspring.stores.dynamodb.items import key
 from mainspring.stores.dynamodb.journal import Hint, moment, note_recording
 from mainspring.stores.dynamodb.table import Action, Table
-from mainspring.stores.dynamodb.values import Condition, Row, update
+from mainspring.stores.dynamodb.values import Condition, Row, equals, update
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.halts import serves
 from mainspring.stores.feed import Entry
@@ -97,6 +98,18 @@ async def remove(table: Table, queue: str | None, actor: str, once: Sequence[Act
     entry = feed.halt_ended(actor, queue) if found else None
     await write_all(table, {attribute_of(queue): None}, entry, once=once if found else ())
     return found
+
+
+async def end_expired(table: Table) -> None:
+    """Remove halts whose time is over, and record that they have ended. Another process may be faster."""
+    row, now = await table.get(ours(table)) or {}, to_datetime(table.clock.now())
+    names = [name for name in row if name == ALL or name.startswith(ONE)]
+    for halt in (to_halt(name, row[name], 0) for name in names):
+        if halt.until is not None and halt.until <= now:
+            name = attribute_of(halt.queue)
+            with suppress(Cancelled):
+                entry = feed.halt_ended(None, halt.queue)
+                await write_all(table, {name: None}, entry, only_if=[equals(name, row[name])])
 
 
 async def write_all(

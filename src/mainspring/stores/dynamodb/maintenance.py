@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from mainspring.clock import Clock, Millis, may_delete
 from mainspring.errors import StoreError
 from mainspring.job import Outcome, Status
-from mainspring.stores.dynamodb import acks, changes, documents, schema, steps, wakeups, workers
+from mainspring.stores.dynamodb import acks, changes, documents, halts, schema, steps, wakeups, workers
 from mainspring.stores.dynamodb.admin import forget_belongings
 from mainspring.stores.dynamodb.client import ConditionFailed
 from mainspring.stores.dynamodb.counts import Counts, day_of
@@ -115,6 +115,7 @@ async def prune(table: Table, limit: int, keep_audit: Millis) -> int:
     now = table.clock.now()
     if not may_delete(table.clock):
         return 0
+    await halts.end_expired(table)
     swept = await sweep(table, limit, stamp(max(0, now - keep_audit)))
     if table.recording is not None:
         await changes.move(table)  # before the jobs expire that have these changes

@@ -172,7 +172,8 @@ def halted(halt: Halt) -> Entry:
     return Entry(ChangeKind.HALTED, halt.queue, data=data)
 
 
-def halt_ended(actor: str, queue: str | None) -> Entry:
+def halt_ended(actor: str | None, queue: str | None) -> Entry:
+    """Return the entry for a halt that ended. Without an actor, its time was over."""
     return Entry(ChangeKind.HALT_ENDED, queue, data={"actor": actor})
 
 

@@ -138,11 +138,13 @@ ON CONFLICT (queue) DO UPDATE SET actor = excluded.actor, reason = excluded.reas
 RETURNING number
 """
 FORGET_CONFIRMATIONS = "DELETE FROM {s}.confirmations"
+END_EXPIRED_HALTS = "DELETE FROM {s}.halts WHERE until <= {now} RETURNING queue"
 
 
 async def halt(transaction: Transaction, wanted: Halt) -> Halt:
     """Halt the system or a queue. Confirmations of earlier halts are deleted, because workers confirm the new one."""
     await transaction.rows(ALONE)
+    await end_expired_halts(transaction)
     standing = next((other for other in await current_halts(transaction) if other.queue == wanted.queue), None)
     halt = combined(standing, wanted)
     await transaction.do(FORGET_CONFIRMATIONS)
@@ -162,7 +164,14 @@ async def halt(transaction: Transaction, wanted: Halt) -> Halt:
     return replace(halt, number=number, once=None)
 
 
+async def end_expired_halts(transaction: Transaction) -> None:
+    """Remove halts whose time is over, and record that they have ended."""
+    ended = await transaction.rows(END_EXPIRED_HALTS)
+    await transaction.record([feed.halt_ended(None, queue or None) for (queue,) in ended])
+
+
 async def resume(transaction: Transaction, by: By, queue: str | None) -> bool:
+    await end_expired_halts(transaction)
     over = any(halt.queue == queue for halt in await current_halts(transaction))
     await transaction.do("DELETE FROM {s}.halts WHERE queue = %(queue)s", queue=queue or "")
     if over:

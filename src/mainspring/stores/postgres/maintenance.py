@@ -18,7 +18,7 @@ from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import JobState, crashed, released, stalled, takeover
 from mainspring.stores.postgres import changes, documents, numbers, partitions
 from mainspring.stores.postgres.acks import write
-from mainspring.stores.postgres.admin import BELONGINGS, remove_jobs
+from mainspring.stores.postgres.admin import BELONGINGS, end_expired_halts, remove_jobs
 from mainspring.stores.postgres.rows import LIVE_STATE, only_ids, to_state
 from mainspring.stores.postgres.transaction import PLAN_FREELY, SERVER_START, Transaction
 from mainspring.stores.protocol import EVERY_QUEUE, AfterStall, Pulse, Takeover, WorkerInfo
@@ -242,6 +242,7 @@ async def prune(transaction: Transaction, limit: int, keep_audit: Millis) -> int
         forgotten += await changes.prune(transaction, limit, folded)
         await numbers.prune(transaction)
     await transaction.rows(FORGET_ENTRIES, keep=keep_audit, limit=limit)
+    await end_expired_halts(transaction)
     dropped = await drop_days(transaction)
     await give_space_back(transaction)
     return len(rows) + forgotten + dropped

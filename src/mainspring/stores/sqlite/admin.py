@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mainspring.clock import to_datetime, to_millis
+from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.stores.audit import note_of_halt, note_of_resume
 from mainspring.stores.columns import RESTORED
 from mainspring.stores.documents import By, Note
@@ -155,6 +155,7 @@ def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:
 # -- halt -----------------------------------------------------------------------------------------
 
 PUT_HALT = "INSERT OR REPLACE INTO mainspring_halts VALUES (?, ?, ?, ?, ?, ?, ?)"
+END_EXPIRED_HALTS = "DELETE FROM mainspring_halts WHERE until <= ? RETURNING queue"
 FORGET_CONFIRMATIONS = "DELETE FROM mainspring_confirmations WHERE worker <> ''"
 CONFIRM = """
 INSERT INTO mainspring_confirmations VALUES (?, ?) ON CONFLICT DO UPDATE SET number = max(number, excluded.number)
@@ -170,6 +171,7 @@ def halt(transaction: Transaction, halts: list[Halt]) -> list[Halt]:
     This deletes the confirmations of earlier halts: they are not needed any more, because workers confirm the new one.
     """
     transaction.execute(FORGET_CONFIRMATIONS)
+    end_expired_halts(transaction, transaction.now)
     written: list[Halt] = []
     for given in halts:
         standing = next((halt for halt in transaction.halts() if halt.queue == given.queue), None)
@@ -189,6 +191,7 @@ def halt(transaction: Transaction, halts: list[Halt]) -> list[Halt]:
 
 def resume(transaction: Transaction, requests: list[tuple[By, str | None]]) -> list[bool]:
     ended: list[bool] = []
+    end_expired_halts(transaction, transaction.now)
     for by, queue in requests:
         over = any(halt.queue == queue for halt in transaction.halts())
         transaction.execute("DELETE FROM mainspring_halts WHERE queue = ?", (queue or "",))
@@ -201,6 +204,12 @@ def resume(transaction: Transaction, requests: list[tuple[By, str | None]]) -> l
         transaction.forget_halts()
         ended.append(over)
     return ended
+
+
+def end_expired_halts(transaction: Transaction, now: Millis) -> None:
+    """Remove halts whose time is over, and record that they have ended."""
+    for (queue,) in transaction.execute(END_EXPIRED_HALTS, (now,)).fetchall():
+        transaction.record([feed.halt_ended(None, queue or None)])
 
 
 def confirm(transaction: Transaction, confirmations: list[tuple[str, int]]) -> list[None]:

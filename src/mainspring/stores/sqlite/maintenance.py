@@ -15,7 +15,7 @@ from mainspring.stores.engine.ack import JobState, crashed, released, stalled, t
 from mainspring.stores.protocol import AfterStall, Finding, Pulse, Severity, Takeover
 from mainspring.stores.sqlite import changes, documents, numbers, schema
 from mainspring.stores.sqlite.acks import write
-from mainspring.stores.sqlite.admin import remove_jobs
+from mainspring.stores.sqlite.admin import end_expired_halts, remove_jobs
 from mainspring.stores.sqlite.connection import DatabaseFile, file_system
 from mainspring.stores.sqlite.liveness import Liveness
 from mainspring.stores.sqlite.rows import FINISHED, KEPT_A_WEEK, KEPT_OTHERWISE, LIVE_STATE, WEEK, to_state
@@ -107,6 +107,7 @@ SELECT EXISTS (SELECT 1 FROM {FINISHED} WHERE {KEPT_A_WEEK} AND finished_at <= :
     OR EXISTS (SELECT 1 FROM {FINISHED} WHERE {KEPT_OTHERWISE} AND expires_at <= :now)
     OR EXISTS (SELECT 1 FROM mainspring_audit WHERE at < :now - :keep_audit)
     OR EXISTS (SELECT 1 FROM mainspring_dedupe WHERE expires_at <= :now)
+    OR EXISTS (SELECT 1 FROM mainspring_halts WHERE until <= :now)
     OR EXISTS (SELECT 1 FROM mainspring_documents WHERE expires_at <= :now AND expires_at < 4611686018427387904)
 """
 PAGES_TO_FREE = 256  # at a time; a full VACUUM would block all writers until it has finished
@@ -136,6 +137,7 @@ def prune_some(transaction: Transaction, now: Millis, limit: int, keep_audit: Mi
     keys = transaction.execute(FORGET_KEYS, (now, limit)).rowcount
     numbers.prune(transaction.execute, now)
     prune_audit(transaction, now - keep_audit, limit)
+    end_expired_halts(transaction, now)
     if rows:
         transaction.pages_to_free = PAGES_TO_FREE
     return len(rows) + keys + documents.prune(transaction, now, limit) + changes.prune(transaction, now, limit)
