@@ -122,6 +122,12 @@ class Redaction:
         return Rules((*self._common, *(rule for rules in self.tasks.values() for rule in rules)))
 
     @cached_property
+    def anywhere(self) -> Rules:
+        """The rules of all tasks together, for data that may have payloads somewhere in it."""
+        rules = (*self._common, *(rule for rules in self.tasks.values() for rule in rules))
+        return Rules([f"/**{rule}" if rule.startswith("/") else rule for rule in rules])
+
+    @cached_property
     def _general(self) -> Rules:
         return Rules(self._common)
 

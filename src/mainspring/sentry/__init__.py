@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from mainspring.app import Mainspring
 from mainspring.errors import ConfigurationError, MissingExtra
 from mainspring.job import Claim
+from mainspring.redaction import Redaction
 from mainspring.trace import trace_of
 
 try:
@@ -27,6 +29,7 @@ except ImportError as error:
     msg = f"Sentry needs more packages ({error}); install them with: pip install 'mainspring[sentry]'"
     raise MissingExtra(msg) from error
 
+from mainspring.sentry import cleaning
 from mainspring.sentry.crons import Crons
 from mainspring.sentry.failures import Redact
 from mainspring.sentry.observer import Failures, Sentry, describe, is_active
@@ -53,8 +56,10 @@ def instrument(
 
     `failures`: "final" reports a job when it gives up, "each" also reports each attempt that failed. `redact` gets the
     decoded payload of a failed job and returns what Sentry may see of it; by default, the rules of `app.redaction`
-    and Sentry's own list of names decide. With `local_variables`, events have the variables of each frame, which
-    `redact` does not see. `queues` and `crons` turn spans and check-ins off.
+    and Sentry's own list of names decide. With `local_variables`, events have the variables of each frame, cleaned by
+    the rules of `app.redaction`. `queues` and `crons` turn spans and check-ins off.
+
+    The rules of `app.redaction` hold for everything else that this process sends to Sentry, see cleaning.py.
     """
     if failures not in {"final", "each"}:
         msg = f'failures is {failures!r}; give "final" or "each"'
@@ -80,7 +85,7 @@ def instrument_by_setting(app: Mainspring, dsn: str, traces: float = 0.0) -> Non
     """Set up Sentry for `mainspring serve` and `mainspring worker`, unless the application has done it itself."""
     set_up(dsn, traces)
     if not is_instrumented(app):
-        child = {"dsn": dsn, "traces": traces}
+        child = {"dsn": dsn, "traces": traces, "redaction": asdict(app.redaction)}
         install(app, Sentry(app, queues=traces > 0, crons=Crons(), child=child), queues=traces > 0)
 
 
@@ -98,6 +103,11 @@ def install(app: Mainspring, sentry: Sentry, *, queues: bool) -> None:
     app.runtime.observers.all.append(sentry)
     if queues:
         app.around_enqueue(sentry.publish)
+    begin_cleaning(app)
+
+
+def begin_cleaning(source: cleaning.Redacting) -> None:
+    cleaning.watch(source)
     processors = sentry_sdk.get_global_scope()._event_processors  # noqa: SLF001 - to add ours once in a process
     if drop_own_lines not in processors:
         sentry_sdk.get_global_scope().add_event_processor(drop_own_lines)
@@ -105,6 +115,7 @@ def install(app: Mainspring, sentry: Sentry, *, queues: bool) -> None:
 
 def drop_own_lines(event: Event, hint: Hint) -> Event | None:
     """Leave out the worker's log line about a dead letter: Sentry makes events of such lines, and has ours already."""
+    cleaning.hook_in()  # the program may have made another client meanwhile
     record = hint.get("log_record")
     is_own = record is not None and record.name.startswith("mainspring.") and DEAD_LETTER_LINE in record.getMessage()
     return None if is_own else event
@@ -114,7 +125,12 @@ def set_up(dsn: str, traces: float) -> None:
     if is_active():
         return
     try:
-        sentry_sdk.init(dsn=dsn, traces_sample_rate=traces or None)
+        sentry_sdk.init(
+            dsn=dsn,
+            traces_sample_rate=traces or None,
+            include_local_variables=False,
+            max_request_body_size="never",
+        )
     except BadDsn as error:
         msg = f"the DSN of Sentry is not valid ({error}); it looks like https://<key>@<host>/<project>"
         raise ConfigurationError(msg) from error
@@ -131,10 +147,28 @@ def in_child(claim: Claim, data: Mapping[str, Any]) -> Iterator[None]:
     """
     if data:
         set_up(data["dsn"], data["traces"])
-    with sentry_sdk.isolation_scope() as scope:
+        begin_cleaning(rules_of_parent(data["redaction"]))
+    with sentry_sdk.isolation_scope() as scope, cleaning.about([claim]):
         describe(scope, claim)
         scope.generate_propagation_context(dict(trace_of(claim.options)))
         yield
+
+
+@dataclass(eq=False)
+class Parent:
+    """The rules of the application in the parent process."""
+
+    redaction: Redaction
+
+
+def rules_of_parent(data: Mapping[str, Any]) -> Parent:
+    """Return the rules that the parent has sent, which may be more than those in the code; the same for each job."""
+    if not parents:
+        parents.append(Parent(Redaction(**data)))
+    return parents[0]
+
+
+parents: list[Parent] = []
 
 
 def flush() -> None:

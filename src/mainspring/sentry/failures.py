@@ -18,7 +18,8 @@ from mainspring.job import Job, Move, Status
 from mainspring.json_text import from_json, to_json
 from mainspring.log import get_log
 from mainspring.observer import RunEnd
-from mainspring.redaction import Hide, Redaction
+from mainspring.redaction import Redaction
+from mainspring.sentry.cleaning import OF_JOBS, Secretive
 from mainspring.stored_options import options_of
 from mainspring.stores.protocol import Takeover
 from mainspring.worker.failures import attached_failure
@@ -90,10 +91,9 @@ def event_of(
 ) -> tuple[Event, Hint]:
     """Return the event of a failed run, and what Sentry's event processors may look at.
 
-    Texts are cleaned by the rules of the application, and so is the payload, unless `redact` does that.
+    The payload is cleaned by the rules of the application, unless `redact` does that. cleaning.py cleans the rest.
     """
     exception, hint = exception_of(run, local_variables=local_variables)
-    exception = redaction.texts(exception, hide_of(run, redaction))
     event: Any = {
         "event_id": run.event_id,
         "level": "error" if run.is_final else "warning",
@@ -108,7 +108,7 @@ def event_of(
     }
     if not hint and run.failure is not None and run.failure.traceback:  # perhaps of a program in another language
         event["extra"]["traceback"] = run.failure.traceback
-    return event, hint
+    return event, {**hint, OF_JOBS: (Secretive.of(run.task, run.payload, run.options),)}
 
 
 def fingerprint_of(run: FailedRun) -> str:
@@ -187,15 +187,6 @@ def shown_payload(payload: str, redact: Redact) -> Any:
     except Exception as error:  # noqa: BLE001 - the function is the user's
         log.warning("redaction_failed", error=f"{type(error).__name__}: {error}")
         return "<left out: its redaction failed>"
-
-
-def hide_of(run: FailedRun, redaction: Redaction) -> Hide:
-    """Return a function that replaces the secrets of a job in texts about its run."""
-    try:
-        payload = from_json(run.payload)
-    except ValueError:
-        payload = None
-    return redaction.hide(payload, options_of(run.options).get("headers"), run.task)
 
 
 def scrubbed(redaction: Redaction, task: str, payload: Any) -> Any:

@@ -15,6 +15,7 @@ from mainspring.job import Claim, Job, Status
 from mainspring.json_text import to_json
 from mainspring.middleware import EnqueueCall
 from mainspring.observer import Execution, Observer, RunEnd
+from mainspring.sentry.cleaning import OF_JOBS, AtWork, about, hook_in
 from mainspring.sentry.crons import CheckIns, Crons
 from mainspring.sentry.failures import FailedRun, Redact, event_of
 from mainspring.sentry.queues import is_failure, processing, publishing
@@ -36,6 +37,7 @@ class Kept:
 
     scope: Scope
     trace: dict[str, Any]
+    at_work: AtWork  # the exception of a chunk may have secrets of all its jobs
 
 
 class Sentry(Observer):
@@ -82,12 +84,13 @@ class Sentry(Observer):
         if not is_active():
             yield
             return
-        with sentry_sdk.isolation_scope() as scope:
+        hook_in()
+        with sentry_sdk.isolation_scope() as scope, about(execution.claims) as here:
             describe(scope, execution.claim, is_chunk=execution.is_chunk)
             with self._traced(execution):
                 yield
                 trace = sentry_sdk.get_current_scope().get_trace_context()
-            self._keep(execution, Kept(scope, trace))
+            self._keep(execution, Kept(scope, trace, here))
 
     def _traced(self, execution: Execution) -> AbstractContextManager[None]:
         return processing(execution) if self._queues else nullcontext()
@@ -123,6 +126,7 @@ class Sentry(Observer):
         with use_isolation_scope(kept.scope) if kept is not None else new_scope(run):
             if kept is not None:
                 event["contexts"]["trace"] = kept.trace
+                hint = {**hint, OF_JOBS: kept.at_work.jobs}
             sentry_sdk.capture_event(event, hint)
 
 

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from mainspring.bulk.change import BulkChange, filter_data
 from mainspring.json_data import plain
+from mainspring.redaction import MARK
 from mainspring.service.answers.bulk import BulkPage, BulkView
 from mainspring.service.bodies import Body as Checked
 from mainspring.service.bodies import JobFilter, Reasoned
@@ -69,8 +70,10 @@ def filter_shown(request: Request, where: Filter) -> dict[str, Any]:
     """Return a filter as a request gives it."""
     data = {NAMES.get(name, name): value for name, value in plain(filter_data(where)).items()}
     if "payload" in data:
+        rules = redaction_of(request).strictest  # the filter may name no task
         data["payload"] = [
-            f"{path}={json.dumps(value)}" for path, value in redaction_of(request).value(data["payload"]).items()
+            f"{path}={json.dumps(MARK if rules.hides_path(path) else rules.value(value))}"
+            for path, value in data["payload"].items()
         ]
     return data
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query
@@ -10,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.features.limits.options import Rate
+from mainspring.features.settings.api import Setting
 from mainspring.json_data import plain
 from mainspring.live_settings import Kind
 from mainspring.queue_patterns import is_among
@@ -66,13 +68,18 @@ def owner(caller: Caller, kind: Kind, name: str) -> dict[str, Any]:
     return {"name" if kind is Kind.LIMIT else kind.value: named}
 
 
+def settings_data(request: Request, found: Iterable[Setting]) -> dict[str, Any]:
+    redaction = app_of(request).redaction
+    return {"settings": [{**plain(setting), "reason": redaction.text(setting.reason)} for setting in found]}
+
+
 @router.get("", response_model=SettingList, summary="List changed settings", **needs(Scope.READ, projects=True))
 async def list_settings(request: Request) -> Response:
     """Return all settings that were changed at run time, and the pauses of queues."""
     found, within = await app_of(request).settings.list(), caller_of(request).within
     if within:
         found = [setting for setting in found if setting.kind == Kind.QUEUE and is_among(setting.name, within)]
-    return answer({"settings": plain(found)})
+    return answer(settings_data(request, found))
 
 
 @router.get(
@@ -84,7 +91,7 @@ async def list_settings(request: Request) -> Response:
 async def show_settings(request: Request, kind: Kind, name: OwnerName) -> Response:
     """Return the changed settings of a task, a queue, or a limit with a name of its own."""
     found = await app_of(request).settings.get(**owner(caller_of(request), kind, name))
-    return answer({"settings": plain(list(found.values()))})
+    return answer(settings_data(request, found.values()))
 
 
 @router.patch(
@@ -96,7 +103,7 @@ async def change_settings(request: Request, kind: Kind, name: OwnerName, body: S
     found = await app_of(request).settings.set(
         **owner(caller_of(request), kind, name), **body.values(), actor=actor, reason=body.reason
     )
-    return answer({"settings": plain(list(found.values()))})
+    return answer(settings_data(request, found.values()))
 
 
 @router.delete(

@@ -87,12 +87,12 @@ def refuse_too_many(query: NumbersQuery, now: datetime) -> None:
 )
 async def show_stats(request: Request) -> Response:
     """Return the jobs of each queue by status, the workers, the halts, and due jobs that no worker can run."""
-    caller = caller_of(request)
-    stats = await app_of(request).stats(caller.within)
+    caller, app = caller_of(request), app_of(request)
+    stats = await app.stats(caller.within)
     own = replace(stats, workers=workers_for(caller, stats.workers))
     data: dict[str, Any] = {
-        "queues": [queue_data(counts, stats) for counts in stats.queues],
-        "halts": [halt_data(halt) for halt in stats.halts],
+        "queues": [queue_data(counts, stats, app.redaction) for counts in stats.queues],
+        "halts": [halt_data(halt, app.redaction) for halt in stats.halts],
         "stalled": stats.stalled,
         "stuck": own.stuck,
         "workers": plain(own.workers),

@@ -13,7 +13,7 @@ from mainspring.halting import HaltResult
 from mainspring.job import Counts
 from mainspring.json_data import plain, plain_counts
 from mainspring.published.description import Description
-from mainspring.redaction import redact
+from mainspring.redaction import Redaction
 from mainspring.service import views
 from mainspring.service.bodies import HaltBody, SystemHaltBody
 from mainspring.service.problems import Problem
@@ -75,12 +75,13 @@ def task_data(task: Description) -> dict[str, Any]:
 )
 async def list_queues(request: Request) -> Response:
     """Return each queue with the number of its jobs per status."""
-    stats = await app_of(request).stats(caller_of(request).within)
-    return answer({"queues": [queue_data(counts, stats) for counts in stats.queues]})
+    app = app_of(request)
+    stats = await app.stats(caller_of(request).within)
+    return answer({"queues": [queue_data(counts, stats, app.redaction) for counts in stats.queues]})
 
 
-def queue_data(counts: Counts, stats: Stats) -> dict[str, Any]:
-    pause = next((halt_data(halt) for halt in stats.halts if halt.queue == counts.queue), None)
+def queue_data(counts: Counts, stats: Stats, redaction: Redaction) -> dict[str, Any]:
+    pause = next((halt_data(halt, redaction) for halt in stats.halts if halt.queue == counts.queue), None)
     oldest_dead = plain(stats.oldest_dead.get(counts.queue))
     return {**plain_counts(counts, stats), "oldest_dead": oldest_dead, "paused": pause}
 
@@ -106,8 +107,9 @@ async def list_workers(request: Request) -> Response:
 )
 async def list_halts(request: Request) -> Response:
     """Return the halt of the system and the pauses of queues."""
-    halts = halts_for(caller_of(request), await app_of(request).halts())
-    return answer({"halts": [halt_data(halt) for halt in halts]})
+    app = app_of(request)
+    halts = halts_for(caller_of(request), await app.halts())
+    return answer({"halts": [halt_data(halt, app.redaction) for halt in halts]})
 
 
 @router.post(
@@ -119,7 +121,7 @@ async def halt_system(
     """Stop starting jobs, on all workers. Running jobs go on."""
     app, actor = app_of(request), caller_of(request).actor
     options: dict[str, Any] = {"reject_new": body.reject_new, "until": body.until, "wait": body.wait}
-    return answer(halted_data(await app.halt(body.reason, actor=actor, **options)))
+    return answer(halted_data(await app.halt(body.reason, actor=actor, **options), app.redaction))
 
 
 @router.post(
@@ -141,7 +143,9 @@ async def pause_queue(
     named = queue_for(caller, queue)
     result = await app.pause(named, body.reason, until=body.until, actor=caller.actor, wait=body.wait)
     shown = [late.worker for late in result.unconfirmed]
-    return answer(halted_data(result) | {"unconfirmed": [worker.id for worker in workers_for(caller, shown)]})
+    return answer(
+        halted_data(result, app.redaction) | {"unconfirmed": [worker.id for worker in workers_for(caller, shown)]}
+    )
 
 
 @router.post(
@@ -154,14 +158,14 @@ async def resume_queue(request: Request, queue: str, body: Reason) -> Response:
     return answer({"resumed": resumed})
 
 
-def halt_data(halt: Halt) -> dict[str, Any]:
+def halt_data(halt: Halt, redaction: Redaction) -> dict[str, Any]:
     names = ("actor", "reason", "since", "until", "queue", "accept")
-    return {**{name: plain(getattr(halt, name)) for name in names}, "reason": redact(halt.reason)}
+    return {**{name: plain(getattr(halt, name)) for name in names}, "reason": redaction.text(halt.reason)}
 
 
-def halted_data(result: HaltResult) -> dict[str, Any]:
+def halted_data(result: HaltResult, redaction: Redaction) -> dict[str, Any]:
     return {
-        "halt": halt_data(result.halt),
+        "halt": halt_data(result.halt, redaction),
         "confirmed": result.confirmed,
         "unconfirmed": [late.worker.id for late in result.unconfirmed],
     }
