@@ -97,7 +97,7 @@ def run(argv: list[str], terminal: Terminal) -> int:
         parser.print_help(terminal.err)
         return Exit.USAGE
     args = parser.parse_args(argv)
-    args.argv = argv
+    args.argv, args.terminal = argv, terminal
     logs.set_up("warning", as_json=terminal.json, import_structlog=False)
     try:
         code: int = args.run(args, terminal)

@@ -24,6 +24,7 @@ from mainspring.cli.system import show_detail
 from mainspring.cli.table import Cell, Column
 from mainspring.cli.terminal import Terminal
 from mainspring.humanize import show_relative
+from mainspring.json_data import plain
 
 COLUMNS = (
     Column("ID"),
@@ -89,7 +90,8 @@ def say_change(terminal: Terminal, change: BulkChange, now: datetime) -> None:
         terminal.emit(change)
         return
     terminal.table(COLUMNS, [row_of(change, now)])
-    terminal.say(f"filter: {show_detail(filter_data(change.where))}")
+    where = terminal.shown_data({"detail": plain(filter_data(change.where))})["detail"]
+    terminal.say(f"filter: {show_detail(where)}")
     for label, text in (("reason", change.reason), ("error", change.error)):
         if text:
             terminal.say(f"{label}: {text}")

@@ -37,6 +37,7 @@ from mainspring.humanize import show_moment, show_relative
 from mainspring.job import Job, Priority
 from mainspring.jobs import Jobs
 from mainspring.queue_patterns import is_among
+from mainspring.redaction import has_mark, restored
 from mainspring.stores.protocol import Filter, Page, Sort
 
 CANCEL = Change("cancel", "cancelled", Jobs.cancel, Jobs.cancel_where)
@@ -144,7 +145,7 @@ def show_page(
         terminal.emit(page)
         return
     if page.jobs:
-        say_jobs(terminal, page.jobs, now, columns)
+        say_jobs(terminal, map(terminal.shown, page.jobs), now, columns)
     else:
         nothing = "no jobs match" if args.cursor is None else "no more jobs"
         terminal.note("no jobs match so far" if page.partial else nothing)
@@ -163,10 +164,11 @@ def show_job(args: Namespace, terminal: Terminal) -> int:
 def say_why(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
         why = app.run(app.jobs.why(full_id(app, args.id)))
+    job = terminal.about(why.job)
     if terminal.json:
-        terminal.emit({"job": why.job, "reasons": why.reasons})
+        terminal.emit({"job": job, "reasons": why.reasons})
         return Exit.OK
-    say_title(terminal, why.job)
+    say_title(terminal, job)
     for number, reason in enumerate(why.reasons):
         terminal.say(printable(reason.text), "bold" if number == 0 else "")
     return Exit.OK
@@ -175,6 +177,7 @@ def say_why(args: Namespace, terminal: Terminal) -> int:
 def present_job(app: Mainspring, job: Job, terminal: Terminal) -> None:
     attempts, timeline = app.run(app.jobs.attempts(job.id)), app.run(app.jobs.timeline(job.id))
     steps = app.run(app.jobs.steps(job.id))
+    job = terminal.about(job)
     if terminal.json:
         terminal.emit({"job": job, "steps": steps, "attempts": attempts, "timeline": timeline})
     else:
@@ -201,10 +204,18 @@ def edit_job(args: Namespace, terminal: Terminal) -> int:
         raise UsageError(msg, args.prog)
     with opened(args) as app:
         args.id = full_id(app, args.id)
+        if "payload" in edit and has_mark(edit["payload"]):
+            edit["payload"] = as_it_was(app, args.id, edit["payload"])
         app.run(app.jobs.edit(args.id, **edit, reason=args.reason, actor=args.actor))
         if args.queue is not None and not is_served(app, args.queue):
             terminal.note(f"no live worker takes from queue {args.queue!r}")
         return say_changed(app, args.id, terminal)
+
+
+def as_it_was(app: Mainspring, job_id: str, payload: Any) -> Any:
+    """Return a payload with the values that the person was not shown."""
+    job = app.run(app.jobs.get(job_id))
+    return restored(payload, job.payload, app.redaction.of(job.task))
 
 
 def is_served(app: Mainspring, queue: str) -> bool:

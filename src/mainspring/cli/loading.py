@@ -69,6 +69,13 @@ def named_app(args: Namespace) -> str | None:
 
 def choose(args: Namespace) -> Mainspring:
     """Return the application from the options; else from the environment; else the default file, if it exists."""
+    app = chosen(args)
+    if not getattr(args, "unredacted", True):
+        args.terminal.redaction = app.redaction
+    return app
+
+
+def chosen(args: Namespace) -> Mainspring:
     if app := named_app(args):
         return load(app)
     store = args.store or os.environ.get("MAINSPRING_STORE")

@@ -84,7 +84,8 @@ def sentence(text: str) -> str:
 
 
 def add_store_options(parser: Parser) -> Any:
-    """Add `--app` and `--store`; return their group, of which only one may be given."""
+    """Add `--unredacted`, `--app` and `--store`; return the group of the latter, of which only one may be given."""
+    parser.add_argument("--unredacted", action="store_true", help="print secrets as they are, not as [redacted]")
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--app", metavar="MODULE:ATTRIBUTE", help="the application whose store to use (or MAINSPRING_APP)"

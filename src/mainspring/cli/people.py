@@ -162,7 +162,7 @@ def show_person(args: Namespace, terminal: Terminal) -> int:
         upcoming, ledger = [occasion.to_data() for occasion in coming], [plain_entry(entry) for entry in entries]
         terminal.emit({"person": plain_person(person), "next": upcoming, "ledger": ledger})
         return Exit.OK
-    for label, value in facts(person):
+    for label, value in facts(person, terminal):
         terminal.say(f"{label:<12}{value}")
     terminal.say()
     say_upcoming(terminal, coming)
@@ -172,9 +172,10 @@ def show_person(args: Namespace, terminal: Terminal) -> int:
     return Exit.OK
 
 
-def facts(person: Person) -> list[tuple[str, str]]:
+def facts(person: Person, terminal: Terminal) -> list[tuple[str, str]]:
     addresses = ", ".join(f"{channel} {address}" for channel, address in person.addresses.items())
-    attributes = ", ".join(f"{name}={value}" for name, value in person.attributes.items())
+    shown = terminal.shown_data({"attributes": dict(person.attributes)})["attributes"]
+    attributes = ", ".join(f"{name}={value}" for name, value in shown.items())
     found = [
         ("Person", person.id), ("Name", person.name), ("E-mail", person.email), ("Addresses", addresses),
         ("Time zone", person.tz), ("Locale", person.locale), ("Quiet", person.quiet), ("Attributes", attributes),

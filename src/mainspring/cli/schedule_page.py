@@ -127,7 +127,9 @@ def say_schedule(
     state, style, _ = state_of(stored, now)
     terminal.say(f"{terminal.paint(printable(stored.id), 'bold')}  {terminal.paint(state, style)}")
     say_fields(terminal, [(name, value) for name, value in list_fields(stored, now) if value])
-    arguments = json.loads(stored.job["payload"])
+    arguments = terminal.shown_data({"task": stored.job["task"], "payload": json.loads(stored.job["payload"])})[
+        "payload"
+    ]
     if arguments:
         say_block(terminal, "Arguments", json.dumps(arguments, indent=2, ensure_ascii=False))
     if rows:

@@ -23,7 +23,7 @@ from mainspring.cli.terminal import Terminal, on_terminal
 from mainspring.halting import CONFIRM_WITHIN, HaltResult, Unconfirmed
 from mainspring.humanize import show_both, show_exactly, show_moment
 from mainspring.job import check_queue
-from mainspring.json_data import plain_numbers
+from mainspring.json_data import plain, plain_numbers
 from mainspring.numbers import STEPS, StepName
 from mainspring.options import queue_of
 from mainspring.queue_patterns import is_pattern
@@ -274,7 +274,7 @@ def show_audit(args: Namespace, terminal: Terminal) -> int:
             Column("REASON", least=8),
             Column("DETAIL", least=8),
         )
-        terminal.table(columns, [audit_row(entry) for entry in entries])
+        terminal.table(columns, [audit_row(entry, terminal) for entry in entries])
         say_more(args, terminal, more)
     else:
         terminal.note("no entries match" if is_narrowed(args) else "nothing was changed by hand yet")
@@ -285,7 +285,8 @@ def is_narrowed(args: Namespace) -> bool:
     return any((args.actor, args.action, args.job, args.since, args.until, args.cursor))
 
 
-def audit_row(entry: AuditEntry) -> Sequence[str | Styled]:
+def audit_row(entry: AuditEntry, terminal: Terminal) -> Sequence[str | Styled]:
+    detail = terminal.shown_data({"detail": plain(entry.detail)})["detail"]
     number = f"{entry.count:,}" if entry.count else ""
     return (
         show_exactly(entry.at),
@@ -293,7 +294,7 @@ def audit_row(entry: AuditEntry) -> Sequence[str | Styled]:
         number,
         entry.actor,
         entry.reason,
-        Styled(show_detail(entry.detail), "dim"),
+        Styled(show_detail(detail), "dim"),
     )
 
 

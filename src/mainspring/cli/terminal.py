@@ -7,13 +7,16 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TextIO
 
 from mainspring.cli import table
 from mainspring.cli.progress import Progress
-from mainspring.cli.table import Cell, Column
-from mainspring.job import Status
+from mainspring.cli.shown import shown_data, shown_job
+from mainspring.cli.table import Cell, Column, Styled
+from mainspring.job import Job, Status
 from mainspring.json_data import plain
+from mainspring.redaction import Hide, Redaction
 
 STYLES = {
     "heading": "1",
@@ -44,37 +47,67 @@ class Terminal:
         self.json = json_wanted
         self.out = out or sys.stdout
         self.err = err or sys.stderr
+        self.redaction: Redaction | None = None  # of the application whose store a command has opened
+        self._hides: list[Hide] = []
+
+    # -- secrets ------------------------------------------------------------------------------
+
+    def shown(self, job: Job) -> Job:
+        """Return a job as it may be shown."""
+        return job if self.redaction is None else shown_job(job, self.redaction)
+
+    def about(self, job: Job) -> Job:
+        """Return a job as it may be shown. From now on, its secrets are hidden in all texts."""
+        if self.redaction is not None:
+            self._hides.append(self.redaction.hide(job.payload, job.headers, job.task))
+        return self.shown(job)
+
+    def shown_data(self, data: Any) -> Any:
+        """Return JSON data as it may be shown."""
+        return data if self.redaction is None else shown_data(data, self.redaction, self.clean)
+
+    def clean(self, text: str) -> str:
+        if self.redaction is None:
+            return text
+        for hide in (*self._hides, self.redaction.text):
+            text = hide(text)
+        return text
+
+    def _cell(self, cell: Cell) -> Cell:
+        return replace(cell, text=self.clean(cell.text)) if isinstance(cell, Styled) else self.clean(cell)
 
     # -- results ------------------------------------------------------------------------------
 
     def emit(self, data: Any, *, indent: int | None = 2) -> None:
         """Print a result as JSON, for programs."""
-        print(json.dumps(plain(data), indent=indent, ensure_ascii=False), file=self.out, flush=True)
+        print(json.dumps(self.shown_data(plain(data)), indent=indent, ensure_ascii=False), file=self.out, flush=True)
 
     def say(self, text: str = "", style: str = "") -> None:
         """Print a result as text, for people."""
-        print(self.paint(text, style), file=self.out)
+        print(self.paint(self.clean(text), style), file=self.out)
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, indent: str = "") -> None:
         width = None if self.width is None else self.width - len(indent)
-        for line in table.render(columns, rows, width, self.paint):
+        cells = ([self._cell(cell) for cell in row] for row in rows)
+        for line in table.render(columns, cells, width, self.paint):
             print(indent + line, file=self.out)
 
     # -- beside them --------------------------------------------------------------------------
 
     def note(self, text: str) -> None:
         """Print a hint that is not part of the result."""
-        print(self.paint(text, "dim", self.err), file=self.err)
+        print(self.paint(self.clean(text), "dim", self.err), file=self.err)
 
     def report(self, error: BaseException, text: str = "") -> None:
         """Print an error: as one line for people, or as JSON for programs."""
         if self.json:
-            print(json.dumps({"error": text or str(error), "type": type(error).__name__}), file=self.err)
+            told = self.clean(text or str(error))
+            print(json.dumps({"error": told, "type": type(error).__name__}), file=self.err)
         else:
             self.complain(text or str(error))
 
     def complain(self, text: str) -> None:
-        print(f"{self.paint('mainspring:', 'red', self.err)} {text}", file=self.err)
+        print(f"{self.paint('mainspring:', 'red', self.err)} {self.clean(text)}", file=self.err)
 
     def progress(self, label: str, total: int, *, lines: bool = False) -> Progress:
         """Return a progress bar. With `lines`, print a line now and then if no bar can be drawn."""

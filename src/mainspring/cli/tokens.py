@@ -94,6 +94,7 @@ def create_token(args: Namespace, terminal: Terminal) -> int:
             queues=args.queues,
         )
         token, text = app.run(made)
+    terminal.redaction = None  # the token is shown once
     if terminal.json:
         shown = {"project": token.project, "queues": list(token.queues)}
         terminal.emit({"token": text, "id": token.id, "scopes": sorted(token.scopes), **shown})
