@@ -128,6 +128,9 @@ while [ -z "$stopping" ]; do
         printf '%s' "$payload" >"$work/payload"
         run
     done <"$work/jobs"
-    grep -qi '^x-order: terminate' "$work/headers" 2>/dev/null && break
+    case $(grep -i '^x-order:' "$work/headers" 2>/dev/null) in
+    *[Tt]erminate*) break ;;
+    *[Qq]uiet*) sleep 1 ;; # until an operator says :continue, claims are answered at once
+    esac
 done
 exit 0

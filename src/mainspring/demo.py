@@ -30,13 +30,24 @@ from mainspring.worker import Worker
 STORE = "sqlite:///demo.db"
 GREETING = """\
 Mainspring serves {url} and runs jobs on {file}. Ctrl-C stops it; jobs in progress finish first.
-Look at it from another terminal:
+Every operation is described at {url}/v1/docs. From another terminal, in this directory:
 
-    curl -s {url}/v1/jobs --json '{{"task": "welcome", "payload": {{"guest": "you"}}}}'
+    # enqueue a job, and look at the queues and at what happens
+    curl -s {url}/v1/jobs -H 'content-type: application/json' -d '{{"task": "welcome", "payload": {{"guest": "you"}}}}'
     curl -s {url}/v1/queues
     curl -sN {url}/v1/events
+
+    # write a task as a shell script, and run its jobs with a worker that needs nothing but curl
+    mkdir -p handlers && printf '#!/bin/sh\\ntr a-z A-Z\\n' >handlers/shout && chmod +x handlers/shout
+    curl -s {url}/v1/jobs -H 'content-type: application/json' \\
+        -d '{{"task": "shout", "payload": {{"text": "hi"}}, "allow_unknown": true}}'
+    MAINSPRING_URL={url} examples/workers/worker.sh handlers
+
+    # the same store from the command line
     .venv/bin/mainspring stats --store {store} --watch
     .venv/bin/mainspring dead list --store {store}
+
+docs/service.md goes on from here.
 """
 
 app = Mainspring(STORE)
@@ -134,6 +145,7 @@ class Screen:
 
     def _print(self, line: str) -> None:
         sys.stdout.write(f"\r\033[K{line}\n" if self.tty else f"{line}\n")
+        sys.stdout.flush()  # a pipe would keep it for a while
 
     def _paint(self, colour: str, text: str) -> str:
         return f"\033[{COLOURS[colour]}m{text}\033[0m" if self.tty else text
@@ -142,10 +154,11 @@ class Screen:
 async def main() -> None:
     screen = Screen()
     app.on(Event)(screen.show)
-    worker = Worker(app, queues={"payments": 3, "mail": 2, "media": 1, "imports": 1, "default": 1}, grace=5)
+    worker = Worker(app, grace=5)  # of every queue: visitors choose their own, and `http` has requests and callbacks
     service = Service(app, load_settings(), worker)
     file = STORE.removeprefix("sqlite:///")
     sys.stdout.write(f"{GREETING.format(url=service.url, file=file, store=STORE)}\n")
+    sys.stdout.flush()
     serving = asyncio.create_task(service.serve())
     producing = asyncio.create_task(produce())
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -438,3 +439,75 @@ async def test_the_worker_in_shell_ends_if_its_claims_are_refused(tmp_path: Path
         asyncio.timeout(PATIENCE),
     ):
         assert await worker.wait() == 1
+
+
+LOGGED = """\
+#!/bin/sh
+case "$*" in */v1/leases) echo claim >>LOG ;; 1) echo pause >>LOG ;; esac
+exec PROGRAM "$@"
+"""
+
+
+def logged(folder: Path, log: Path, name: str) -> None:
+    """Put a program before the one of this name: it logs claims and pauses."""
+    real = shutil.which(name)
+    assert real is not None
+    path = folder / name
+    path.write_text(LOGGED.replace("LOG", str(log)).replace("PROGRAM", real))
+    path.chmod(0o755)
+
+
+QUIET = """
+import { appendFileSync } from "node:fs";
+import { main } from "WORKER";
+const log = (what) => appendFileSync("LOG", `${what}\\n`);
+const [call, wait] = [globalThis.fetch, globalThis.setTimeout];
+globalThis.fetch = (url, options) => { if (url.endsWith("/v1/leases")) log("claim"); return call(url, options); };
+globalThis.setTimeout = (done, time) => { if (time === 1000) log("pause"); return wait(done, time); };
+await main();
+"""
+
+
+async def claims_between_orders(client: Client, app: Mainspring, log: Path, worker: Any) -> None:
+    """Order the only worker to be quiet, and see that it pauses after each claim; then let it go on, and end."""
+
+    async def has_joined() -> bool:
+        return bool((await client.get("/v1/workers")).data["workers"])
+
+    await until(has_joined, worker)
+    (info,) = (await client.get("/v1/workers")).data["workers"]
+    await client.post(f"/v1/workers/{info['id']}:quiet")
+    before = len(log.read_text().splitlines())
+
+    async def has_claimed_often() -> bool:
+        return log.read_text().splitlines()[before:].count("claim") >= 3
+
+    await until(has_claimed_often, worker)
+    after = log.read_text().splitlines()[before:]
+    assert not any(pair == ("claim", "claim") for pair in pairwise(after)), after
+    job_id = await enqueued(client, "resize", photo="a.jpg")
+    await client.post(f"/v1/workers/{info['id']}:continue")
+    assert (await ended(app, job_id, worker)).status is Status.COMPLETED
+
+
+@pytest.mark.slow
+async def test_the_worker_in_shell_pauses_while_it_is_ordered_to_be_quiet(app: Mainspring, tmp_path: Path) -> None:
+    handlers, programs, log = tmp_path / "handlers", tmp_path / "programs", tmp_path / "log"
+    for folder in (handlers, programs):
+        folder.mkdir()
+    handler(handlers, "resize", "cat")
+    for name in ("curl", "sleep"):
+        logged(programs, log, name)
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    command = ("env", f"PATH={path}", "sh", str(WORKERS / "worker.sh"), str(handlers))
+    async with serving(app) as client, running(*command, url=client.url) as worker:
+        await claims_between_orders(client, app, log, worker)
+
+
+@needs_node
+@pytest.mark.slow
+async def test_the_worker_in_javascript_pauses_while_it_is_ordered_to_be_quiet(app: Mainspring, tmp_path: Path) -> None:
+    program, log = tmp_path / "quiet.mjs", tmp_path / "log"
+    program.write_text(QUIET.replace("WORKER", (WORKERS / "worker.js").as_uri()).replace("LOG", str(log)))
+    async with serving(app) as client, running("node", str(program), url=client.url) as worker:
+        await claims_between_orders(client, app, log, worker)
