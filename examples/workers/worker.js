@@ -13,7 +13,8 @@ const CONCURRENCY = Number(process.env.MAINSPRING_CONCURRENCY ?? 4);
 const WORKER = `js-${hostname()}-${process.pid}-${randomBytes(3).toString("hex")}`;
 const WAIT = 20; // seconds that a claim waits for a job
 
-// The handlers, by the name of their task. `context.signal` is aborted when the job is cancelled or lost.
+// The handlers, by the name of their task. `context.signal` is aborted when the job is cancelled or lost, `context.job`
+// has all fields of the lease, such as `headers`, and `context.step` does each part of the work once, over all attempts.
 export const handlers = {
   async resize(payload, context) {
     for (let step = 1; step <= 4; step += 1) {
@@ -98,7 +99,15 @@ async function run(job) {
     job,
     signal: controller.signal,
     progress: (fraction, note = "") => report(job, { progress: { fraction, note } }),
-    step: (name, output) => report(job, { step: { name, output } }),
+    // step(name, work): the output of the step. An earlier attempt may have done it; then `work` is not called again.
+    step: async (name, work) => {
+      const before = job.steps.find((step) => step.name === name && step.state === "done");
+      if (before) return before.output;
+      const output = (await work()) ?? null;
+      await report(job, { step: { name, output } });
+      controller.signal.throwIfAborted();
+      return output;
+    },
   };
   try {
     const result = await handlers[job.task](job.payload, context);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import Breaker, Failure, HaltCheck, Job, JobHandle, Limit, Mainspring, Retry, Status
+from mainspring import Breaker, Context, Failure, HaltCheck, Job, JobHandle, Limit, Mainspring, Retry, Status
 from mainspring.errors import ConfigurationError
 from mainspring.events import JobCompleted, JobDeadLettered, JobRetrying
 from mainspring.leases import (
@@ -310,6 +311,34 @@ async def test_steps_and_progress_outlast_an_attempt(new_app: NewApp) -> None:
         ("send", 2, None),
     ]
     assert (await again.step("bad", {1})).reply is Reply.INVALID
+
+
+async def test_what_a_durable_function_has_saved_and_caught_is_told_with_its_steps(new_app: NewApp) -> None:
+    app = new_app()
+
+    @app.task(retry=Retry(max_attempts=1))
+    async def render(ctx: Context) -> None:
+        async def fail() -> None:
+            raise ValueError
+
+        await ctx.step("fetch", asyncio.sleep, 0, {"rows": 3})
+        with contextlib.suppress(ValueError):
+            await ctx.step("thumbnail", fail)
+        await ctx.step("pack", asyncio.sleep, 0)
+        await ctx.save_state("fetch", {"page": 2})
+        await ctx.save_state("upload", {"offset": 9})
+        raise ConnectionError
+
+    handle = await render.enqueue()
+    await app.worker().drain()
+    await app.jobs.retry(handle.id)
+    lease = await one(app, tasks=["render"])
+    assert [(step.name, step.kind, step.state, step.output, step.saved) for step in await lease.steps()] == [
+        ("fetch", "step", "done", {"rows": 3}, {"page": 2}),
+        ("thumbnail", "step", "failed", None, None),
+        ("pack", "step", "done", None, None),
+        ("upload", "step", "begun", None, {"offset": 9}),
+    ]
 
 
 # -- cancellations --------------------------------------------------------------------------------------

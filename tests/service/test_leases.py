@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from mainspring import Mainspring, Status
+from mainspring import Mainspring, Retry, Status
 from mainspring.service import ServiceSettings, orders
 from mainspring.service.program import Service
 from mainspring.stores.documents import Key
@@ -281,6 +281,21 @@ async def test_a_token_that_no_claim_has_is_refused(client: Client, token: Any) 
     assert "/items/0/token" in answer.data["detail"]
 
 
+async def test_a_lease_has_the_headers_of_its_job_and_the_steps_of_earlier_attempts(
+    app: Mainspring, client: Client
+) -> None:
+    job = await app.enqueue("welcome", {"guest": "Ada"}, headers={"tenant": "north"})
+    (lease,) = (await claimed(client))["jobs"]
+    assert (lease["id"], lease["headers"], lease["steps"]) == (job.id, {"tenant": "north"}, [])
+    told = await reported(client, about(lease, step={"name": "render", "output": {"frames": 7}}))
+    assert told["replies"][0]["reply"] == "ok"
+    await reported(client, about(lease, release={}))
+    (again,) = (await claimed(client))["jobs"]
+    (step,) = again["steps"]
+    assert step.pop("finished_at") is not None
+    assert step == {"name": "render", "state": "done", "kind": "step", "output": {"frames": 7}, "saved": None}
+
+
 # -- the workers that we ship -----------------------------------------------------------------------
 
 
@@ -359,6 +374,32 @@ async def test_the_worker_in_javascript_reports_every_failure(app: Mainspring, t
         found = {name: await ended(app, job_id, worker) for name, job_id in zip(wanted, jobs, strict=True)}
     messages = {name: job.failure.message for name, job in found.items()}
     assert {name: message[-len(wanted[name]) :] for name, message in messages.items()} == wanted
+
+
+STEPS = """
+import { handlers, main } from "WORKER";
+handlers.render = async (payload, { job, step }) => {
+  const frames = await step("draw", () => payload.frames * job.attempt);
+  if (job.attempt === 1) throw new Error("out of memory");
+  const size = await step("pack", () => frames * 10);
+  return { frames, size, tenant: job.headers.tenant };
+};
+await main();
+"""
+
+
+@needs_node
+@pytest.mark.slow
+async def test_the_worker_in_javascript_skips_steps_that_an_earlier_attempt_did(
+    app: Mainspring, tmp_path: Path
+) -> None:
+    program = tmp_path / "steps.mjs"
+    program.write_text(STEPS.replace("WORKER", (WORKERS / "worker.js").as_uri()))
+    async with serving(app) as client, running("node", str(program), url=client.url) as worker:
+        headers, retry = {"tenant": "north"}, Retry.fixed(0)
+        job = await app.enqueue("render", {"frames": 7}, headers=headers, retry=retry, allow_unknown=True)
+        found = await ended(app, job.id, worker)
+    assert found.result == {"frames": 7, "size": 70, "tenant": "north"}  # the frames of the first attempt
 
 
 @needs_node

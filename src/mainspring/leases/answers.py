@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from mainspring.job import Status
 from mainspring.stores.protocol import Halt
+
+StepProgress = Literal["done", "failed", "begun"]
+"""`failed`: its error was caught, and the function went on. `begun`: only what the function saved of it is known."""
 
 
 class Reply(StrEnum):
@@ -76,6 +79,8 @@ class SavedStep:
     output: Any
     finished_at: datetime | None
     kind: str = "step"  # others are of a durable function: sleep, wait, spawn, gather
+    state: StepProgress = "done"
+    saved: Any = None  # what a durable function has saved of it, with `ctx.save_state`
 
 
 def as_data(value: Any) -> Any:

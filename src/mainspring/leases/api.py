@@ -32,6 +32,7 @@ from mainspring.log import get_log
 from mainspring.names import check_names
 from mainspring.queue_patterns import is_among
 from mainspring.runtime import Runtime
+from mainspring.stored_options import options_of
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Filter, Halt, WorkerInfo
 from mainspring.trace import trace_of
 from mainspring.worker.intake import wants
@@ -437,6 +438,7 @@ def lease_of(claim: Claim, lessee: Lessee, claimed_at: int) -> Lease:
         tags=claim.tags,
         dedupe_key=claim.dedupe_key,
         trace=trace_of(claim.options),
+        headers=options_of(claim.options).get("headers", {}),
         _lessee=lessee,
     )
 

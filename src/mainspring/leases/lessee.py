@@ -50,6 +50,7 @@ class Lease:
     tags: tuple[str, ...] = ()
     dedupe_key: str | None = None
     trace: Mapping[str, str] = field(default_factory=dict)  # its trace context, such as `traceparent`
+    headers: Mapping[str, str] = field(default_factory=dict)  # that its enqueue gave it
     _lessee: Lessee | None = field(default=None, repr=False, compare=False)
 
     def to_data(self) -> dict[str, Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mainspring.clock import to_datetime
 from mainspring.errors import MainspringError, StoreError
 from mainspring.feature import Features
-from mainspring.features.durable.journal import kind_of
+from mainspring.features.durable.journal import FAILED, calls_in, kind_of
+from mainspring.features.durable.saved import saved_in
 from mainspring.job import Claim, Job, Outcome, ProgressReport, Save, Status, Step
 from mainspring.json_text import from_json
 from mainspring.leases.answers import Answer, Reply, SavedStep
@@ -103,16 +105,11 @@ class Reporter:
         return stale(item, OVER) if saved[0] is None else accepted(item, cancelled)
 
     async def steps(self, job_id: str) -> list[SavedStep]:
-        return [
-            SavedStep(
-                step.name,
-                step.number,
-                None if step.output is None else from_json(step.output),
-                to_datetime(step.finished_at) if step.finished_at else None,
-                kind_of(step),
-            )
-            for step in await self._runtime.store.steps(job_id)
-        ]
+        records = await self._runtime.store.steps(job_id)
+        saved = saved_in(records)
+        calls = [saved_step(step, saved.pop(step.name, None)) for step in calls_in(records)]
+        begun = [SavedStep(name, 0, None, None, state="begun", saved=value) for name, value in saved.items()]
+        return [*calls, *begun]
 
     # -- when jobs end --------------------------------------------------------------------------
 
@@ -159,6 +156,19 @@ class Reporter:
                 log.warning("lease_follow_up_failed", error=str(error))
                 return
             rest.pop(0)
+
+
+def saved_step(step: Step, saved: Any) -> SavedStep:
+    failed = kind_of(step) == FAILED
+    return SavedStep(
+        step.name,
+        step.number,
+        None if step.output is None or failed else from_json(step.output),
+        to_datetime(step.finished_at) if step.finished_at else None,
+        "step" if failed else kind_of(step),
+        "failed" if failed else "done",
+        saved,
+    )
 
 
 def stale_answer(item: Item, job: Job | None, worker: str) -> Answer | None:

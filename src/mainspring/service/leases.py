@@ -17,9 +17,9 @@ from starlette.responses import Response
 
 from mainspring.app import Mainspring
 from mainspring.clock import Millis, duration
-from mainspring.errors import Failure
+from mainspring.errors import Failure, MainspringError
 from mainspring.json_data import plain
-from mainspring.leases.answers import Pulse
+from mainspring.leases.answers import Pulse, SavedStep
 from mainspring.leases.items import (
     MAX_TOKEN,
     Cancelled,
@@ -51,6 +51,7 @@ T = TypeVar("T")
 LINES = "text/tab-separated-values"
 MOST_CLAIMED = 100
 MOST_ITEMS = 1_000
+FIRST_TOKEN = 1  # of a job that was not claimed before, so that nothing can be recorded
 Long = Annotated[str, StringConstraints(max_length=50_000)]
 Token = Annotated[StrictInt, Field(ge=0, le=MAX_TOKEN)]
 
@@ -176,7 +177,7 @@ LEAVE: TypeAdapter[LeaveBody] = TypeAdapter(LeaveBody)
 # -- what is answered -----------------------------------------------------------------------------
 
 
-def lease_data(lease: Lease) -> dict[str, Any]:
+def lease_data(lease: Lease, steps: Sequence[SavedStep]) -> dict[str, Any]:
     return {
         "id": lease.id,
         "token": lease.token,
@@ -190,7 +191,14 @@ def lease_data(lease: Lease) -> dict[str, Any]:
         "tags": lease.tags,
         "suspect": lease.suspect,
         "trace": dict(lease.trace),
+        "headers": dict(lease.headers),
+        "steps": [step_data(step) for step in steps],
     }
+
+
+def step_data(step: SavedStep) -> dict[str, Any]:
+    names = ("name", "state", "kind", "output", "saved", "finished_at")
+    return {name: plain(getattr(step, name)) for name in names}
 
 
 def pulse_data(app: Mainspring, pulse: Pulse, order: Order | None) -> dict[str, Any]:
@@ -218,7 +226,7 @@ async def claim(request: Request) -> Response:
         note_effect(request, jobs={lease.id: lease.token for lease in leases})
         held = body.held | {lease.id: lease.token for lease in leases}
         pulse = await app.leases.heartbeat(worker, held, **served(caller))
-        return claimed(request, leases, pulse_data(app, pulse, await orders.order_for(app, worker)))
+        return await claimed(request, leases, pulse_data(app, pulse, await orders.order_for(app, worker)))
 
     async def has_order() -> bool:
         nonlocal order
@@ -242,7 +250,7 @@ async def claim(request: Request) -> Response:
         note_effect(request, jobs={lease.id: lease.token for lease in leases})
     beat = app.leases.heartbeat
     pulse = await beat(worker, body.held, **served(caller)) if batch is None else batch.pulse
-    return claimed(request, leases, pulse_data(app, pulse, order))
+    return await claimed(request, leases, pulse_data(app, pulse, order))
 
 
 def served(caller: Caller) -> dict[str, Any]:
@@ -272,11 +280,25 @@ def longest(raw: bytes) -> Millis:
         return ANSWER_WITHIN
 
 
-def claimed(request: Request, leases: Sequence[Lease], pulse: dict[str, Any]) -> Response:
+async def claimed(request: Request, leases: Sequence[Lease], pulse: dict[str, Any]) -> Response:
     """Answer with JSON, or with a line for each job if the caller asks for that: shells cannot read JSON."""
     if request.headers.get("accept", "").startswith(LINES):
         return Response("".join(map(line_of, leases)), media_type=LINES, headers={"x-order": pulse["order"] or ""})
-    return answer({"jobs": [lease_data(lease) for lease in leases], "pulse": pulse})
+    steps = await asyncio.gather(*map(steps_of, leases))
+    jobs = [lease_data(lease, done) for lease, done in zip(leases, steps, strict=True)]
+    return answer({"jobs": jobs, "pulse": pulse})
+
+
+async def steps_of(lease: Lease) -> Sequence[SavedStep]:
+    """Return what earlier attempts did. If the store fails now, give the job back: no worker would know of it."""
+    if lease.token == FIRST_TOKEN:
+        return ()
+    try:
+        return await lease.steps()
+    except BaseException:
+        with contextlib.suppress(MainspringError):
+            await lease.release("its steps could not be read")
+        raise
 
 
 def line_of(lease: Lease) -> str:

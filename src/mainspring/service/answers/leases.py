@@ -10,6 +10,19 @@ from mainspring.service.answers.orders import Order
 from mainspring.service.views import HaltView, Moment, TargetView, View
 
 
+class LeaseStepView(View):
+    """A step that an earlier attempt recorded."""
+
+    name: str
+    state: Literal["done", "failed", "begun"] = Field(
+        description="`failed`: its error was caught, and the function went on; `begun`: only `saved` is known of it"
+    )
+    kind: str = Field(description="`step`; sleep, wait, spawn and gather are of durable functions in Python")
+    output: Any = Field(description="what was reported with it")
+    saved: Any = Field(description="what a durable function in Python has saved of it")
+    finished_at: Moment | None
+
+
 class LeaseView(View):
     """A job that the worker has now."""
 
@@ -25,6 +38,8 @@ class LeaseView(View):
     tags: list[str]
     suspect: bool = Field(description="a worker died with it before: run it alone")
     trace: dict[str, str] = Field(description="its trace context, such as `traceparent`: headers for your tracer")
+    headers: dict[str, str] = Field(description="headers that its enqueue gave it, such as a tenant")
+    steps: list[LeaseStepView] = Field(description="steps that earlier attempts recorded: skip what is done")
 
 
 class PulseView(View):
