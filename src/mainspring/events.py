@@ -53,9 +53,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from mainspring.errors import Failure
+from mainspring.job import RetryReason
 from mainspring.log import get_log
 from mainspring.meter import Meter
 
@@ -108,9 +109,6 @@ class JobProgressed(RunEvent):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCompleted(RunEvent):
     duration: float  # seconds
-
-
-RetryReason = Literal["error", "timeout", "crash"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

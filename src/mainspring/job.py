@@ -324,8 +324,20 @@ class Outcome:
     steps: tuple[Step, ...] = ()  # written in the same commit
     recovers: str | None = None  # DONE: the fingerprint of the job's last failure
     is_followed: bool = False  # DONE: the job's options have `on_end`, so this is not a plain success
+    timed_out: bool = False  # its timeout ended the run; a TimeoutError of the handler itself is just an error
     blocked: bool = False  # SUSPEND: something held the job back, such as a limit, and its handler was not called
     inserted: Sequence[Inserted] = ()  # set by the store: what became of each follow-up
+
+
+RetryReason = Literal["error", "timeout", "crash"]
+"""Why a job is tried again."""
+
+
+def retry_reason(outcome: Outcome) -> RetryReason:
+    """Return why a run is retried. The handler's own `TimeoutError`, say of a service it calls, is just an error."""
+    if outcome.move is Move.CRASH:
+        return "crash"
+    return "timeout" if outcome.timed_out else "error"
 
 
 UNTIL_WOKEN: Millis = LAST_SHOWN

@@ -280,12 +280,13 @@ class RecordedTests(FeedScenario):
     async def test_a_crash_is_recorded_and_then_what_becomes_of_the_job(
         self, store: Store, clock: ManualClock, reader: Reader
     ) -> None:
-        held = await running(store, target=TARGET)
+        held, began = await running(store, target=TARGET), clock.now()
         await by_silence(store, clock, "w1")
         changes = await reader.read(ChangeFilter(jobs=(held.id,)))
         assert [change.kind for change in changes] == ["created", "started", "stalled", "released"]
         _, _, stalled, released = changes
-        assert (stalled.target, stalled.data) == (TARGET, {"worker": "w1", "cause": "crashed"})
+        about = {"worker": "w1", "cause": "crashed", "started_at": began, "timeout_at": None}
+        assert (stalled.target, stalled.data) == (TARGET, about)
         assert (released.target, released.data["error_type"]) == (TARGET, "WorkerCrashed")
 
     async def test_a_worker_that_dies_is_recorded_once(self, store: Store, clock: ManualClock, reader: Reader) -> None:
@@ -298,12 +299,22 @@ class RecordedTests(FeedScenario):
     async def test_a_stall_is_recorded_and_then_what_becomes_of_the_job(
         self, store: Store, clock: ManualClock, reader: Reader
     ) -> None:
-        held = await running(store, timeout=TIMEOUT)
+        held, began = await running(store, timeout=TIMEOUT), clock.now()
         await reader.read()
         await after(store, clock, OVERDUE)
         stalled, retrying = await reader.read(ChangeFilter(jobs=(held.id,)))
-        assert (stalled.kind, stalled.data) == ("stalled", {"worker": "w1", "cause": "stalled"})
+        about = {"worker": "w1", "cause": "stalled", "started_at": began, "timeout_at": began + TIMEOUT}
+        assert (stalled.kind, stalled.data) == ("stalled", about)
+        assert retrying.data["cause"] == "timeout"
         assert (retrying.kind, retrying.data["error_type"], retrying.data["attempt"]) == ("retrying", "TimeoutError", 1)
+
+    async def test_the_feed_tells_a_timeout_from_an_error_of_the_same_name(self, store: Store, reader: Reader) -> None:
+        failure = Failure("TimeoutError", "the bank did not answer")
+        for timed_out, cause in ((False, "error"), (True, "timeout")):
+            held = await running(store)
+            await store.ack([outcome(held, Move.RETRY, failure=failure, timed_out=timed_out, delay=60_000)])
+            (retrying,) = await reader.read(ChangeFilter(kinds=("retrying",), jobs=(held.id,)))
+            assert retrying.data["cause"] == cause
 
     async def test_a_worker_that_comes_and_goes_is_recorded(self, store: Store, reader: Reader) -> None:
         await join(store, "w3", queues=("mail", "sms"))

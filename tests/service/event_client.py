@@ -123,6 +123,12 @@ class EventClient:
     async def take(self, number: int) -> list[Got]:
         return [await self.next() for _ in range(number)]
 
+    async def named(self, name: str) -> Got:
+        """Return the next event of this name; leave out those before it."""
+        while (got := await self.next()).event != name:
+            pass
+        return got
+
     async def rest(self) -> list[Got]:
         """Return all frames up to the end of the stream."""
         found: list[Got] = []

@@ -21,6 +21,7 @@ from mainspring.changes import ChangeStream
 from mainspring.clock import to_datetime
 from mainspring.errors import StoreUnavailable
 from mainspring.job import Move, ProgressReport
+from mainspring.json_data import plain
 from mainspring.service import Scope, Tokens, hub
 from mainspring.service import live as live_module
 from mainspring.service.event_frames import Event, Frame, Names, Parcel
@@ -32,7 +33,9 @@ from mainspring.service.live import Live, Pace, Wish
 from mainspring.stores.feed import Change, Cursor
 from mainspring.stores.protocol import Halt, Store, Want, WorkerInfo
 from mainspring.stores.sqlite import MemoryStore, SqliteStore
-from tests.conformance.scenario import end, put, put_many, running
+from mainspring.testing.clock import ManualClock
+from tests.conformance.scenario import by_silence, end, put, put_many, running
+from tests.conformance.takeover import OVERDUE, TIMEOUT, after
 from tests.postgres import RecycledStore
 from tests.service.event_client import PATIENCE, Got, Served, serving
 
@@ -278,6 +281,23 @@ async def test_names_as_other_libraries_have_them(app: Mainspring) -> None:
     assert started.data["workerId"] == "w1"
     names = ("attempt", "maxAttempts", "delayMs", "reason")
     assert [retrying.data[name] for name in names] == [1, retrying.data["maxAttempts"], 1500, "error"]
+
+
+async def test_workers_and_lost_runs_have_the_names_of_other_libraries(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = SqliteStore(tmp_path / "jobs.db", clock=clock)
+    async with Mainspring(store) as app, serving(app) as served, await served.events(names="job") as client:
+        await store.join(WorkerInfo("w1", "host", 1, ("*",), remote=True), None)
+        late, began = await running(store, timeout=TIMEOUT), clock.now()
+        await after(store, clock, OVERDUE)
+        stalled = await client.named("job:stalled")
+        held = await running(store, queue="mail")
+        await by_silence(store, clock, "w1")
+        crashed, stopped = await client.named("job:crashed"), await client.named("worker:stopped")
+    moments = {"startedAt": plain(to_datetime(began)), "timeoutAt": plain(to_datetime(began + TIMEOUT))}
+    assert {name: stalled.data[name] for name in ("jobId", *moments)} == {"jobId": late.id, **moments}
+    assert (crashed.data["jobId"], crashed.data["workerId"], crashed.data["timeoutAt"]) == (held.id, "w1", None)
+    assert (stopped.data["workerId"], stopped.data["reason"]) == ("w1", "died")
 
 
 # -- order and resume -----------------------------------------------------------------------------

@@ -16,15 +16,16 @@ from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.json_data import plain
 from mainspring.redaction import DEFAULT, Redaction
 from mainspring.stores.feed import Change, ChangeKind
+from mainspring.stores.protocol import TakeoverCause
 
-TIMES = ("run_at",)  # milliseconds in the feed
+TIMES = ("run_at", "started_at", "timeout_at")  # milliseconds in the feed
 
 
 class Names(StrEnum):
     """How changes are called."""
 
     KIND = "kind"  # `completed`, with our fields
-    JOB = "job"  # `job:completed`, with fields in camel case; only changes of jobs that have such a name
+    JOB = "job"  # `job:completed`, with fields in camel case; only changes of jobs and workers that have such a name
     PUBLIC = "public"  # `completed`, with the few fields that holders of public tokens may see
 
 
@@ -37,8 +38,19 @@ JOB_NAMES: Mapping[ChangeKind, str] = {
     ChangeKind.STALLED: "job:stalled",
     ChangeKind.DEAD_LETTERED: "job:dead_letter",
     ChangeKind.CANCELLED: "job:cancelled",
+    ChangeKind.WORKER_JOINED: "worker:started",
+    ChangeKind.WORKER_LEFT: "worker:stopped",
+    ChangeKind.WORKER_DIED: "worker:stopped",
 }
-CAMEL = {"worker": "workerId", "max_attempts": "maxAttempts", "error_type": "errorType", "run_at": "runAt"}
+CRASHED = "job:crashed"  # instead of `job:stalled`, if the run did not last too long, but its worker died
+CAMEL = {
+    "worker": "workerId",
+    "max_attempts": "maxAttempts",
+    "error_type": "errorType",
+    "run_at": "runAt",
+    "started_at": "startedAt",
+    "timeout_at": "timeoutAt",
+}
 PUBLIC_KINDS = (  # without starts: a page must not make all workers record them
     ChangeKind.CREATED,
     ChangeKind.PROGRESSED,
@@ -53,7 +65,6 @@ PUBLIC_KINDS = (  # without starts: a page must not make all workers record them
     ChangeKind.RETRIED,
     ChangeKind.DELETED,
 )
-TIMEOUTS = frozenset({"StepTimeout", "TimeoutError"})
 
 
 class Event:
@@ -113,8 +124,15 @@ def frame_of(event: Event, names: Names) -> Frame | None:
         return Frame(change.kind, to_json(public_data(change, data)), place) if change.kind in PUBLIC_KINDS else None
     if names is Names.KIND:
         return Frame(change.kind, to_json(change_data(change, data)), place)
-    name = JOB_NAMES.get(change.kind)
-    return None if name is None else Frame(name, to_json(job_data(change, data)), place)
+    name = name_of(change)
+    return None if name is None else Frame(name, to_json(named_data(change, data)), place)
+
+
+def name_of(change: Change) -> str | None:
+    """Return the name that libraries of other languages use; None if they have none for it."""
+    if change.kind is ChangeKind.STALLED and change.data.get("cause") == TakeoverCause.CRASHED:
+        return CRASHED
+    return JOB_NAMES.get(change.kind)
 
 
 def change_data(change: Change, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,13 +161,21 @@ def moment(value: Millis | None) -> Any:
     return None if value is None else plain(to_datetime(value))
 
 
-def job_data(change: Change, data: Mapping[str, Any]) -> dict[str, Any]:
+def named_data(change: Change, data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields under the names that libraries of other languages use."""
     named = {CAMEL.get(name, name): moment(value) if name in TIMES else value for name, value in data.items()}
+    about = {"id": change.id, "at": plain(change.at)}
+    if change.kind is ChangeKind.WORKER_JOINED:
+        return {**named, **about}
+    if change.kind in {ChangeKind.WORKER_LEFT, ChangeKind.WORKER_DIED}:
+        return {**named, **about, "reason": "stopped" if change.kind is ChangeKind.WORKER_LEFT else "died"}
+    return {**job_data(change, data, named), **about}
+
+
+def job_data(change: Change, data: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
     more: dict[str, Any] = {}
     if change.kind is ChangeKind.RETRYING:
         due = data.get("run_at")
         more["delayMs"] = None if due is None else max(0, due - to_millis(change.at))
-        more["reason"] = "timeout" if data.get("error_type") in TIMEOUTS else "error"
-    about = {"id": change.id, "at": plain(change.at), "jobId": change.job_id, "type": change.task}
-    return {**named, **about, "queue": change.queue, **more}
+        more["reason"] = data.get("cause", "error")
+    return {**named, "jobId": change.job_id, "type": change.task, "queue": change.queue, **more}

@@ -25,10 +25,9 @@ from mainspring.events import (
     JobRetrying,
     JobSnoozed,
     JobSuspended,
-    RetryReason,
 )
 from mainspring.feature import Recheck, RunResult
-from mainspring.job import UNTIL_WOKEN, Claim, Move, Outcome, Status
+from mainspring.job import UNTIL_WOKEN, Claim, Move, Outcome, Status, retry_reason
 from mainspring.log import get_log
 from mainspring.observer import RunEnd
 from mainspring.pipeline import Pipeline
@@ -301,7 +300,7 @@ class AfterAck:
             say("job_released", **fields, duration=duration, delay=delay, reason=outcome.reason)
             self._bus.emit(JobReleased(**about, reason=outcome.reason))
         else:
-            reason = reason_of(run, outcome)
+            reason = retry_reason(outcome)
             error = in_one_line(outcome.failure)
             log.warning("job_retrying", **fields, duration=duration, delay=delay, reason=reason, error=error)
             self._bus.emit(
@@ -379,13 +378,6 @@ def patience_with(error: BaseException) -> float:
     if isinstance(error, (IllegalMove, ConfigurationError, ValueError, TypeError, ArithmeticError)):
         return 1
     return math.inf if isinstance(error, StoreError) and type(error) is not StoreError else 5
-
-
-def reason_of(run: Run, outcome: Outcome) -> RetryReason:
-    """Return why a run is retried. The handler's own `TimeoutError`, say of a service it calls, is just an error."""
-    if outcome.move is Move.CRASH:
-        return "crash"
-    return "timeout" if run.stop is Stop.TIMEOUT else "error"
 
 
 async def all_that_happened(suspended: Mapping[str, Iterable[Recheck]]) -> set[str]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from mainspring.clock import Millis, to_datetime
 from mainspring.errors import StoreError
-from mainspring.events import JobCancelled, JobDeadLettered, JobRetrying, JobStalled, RetryReason
-from mainspring.job import Status
+from mainspring.events import JobCancelled, JobDeadLettered, JobRetrying, JobStalled
+from mainspring.job import RetryReason, Status
 from mainspring.json_text import read_object
 from mainspring.log import get_log
 from mainspring.retry import Retry

@@ -255,11 +255,19 @@ def outcome_of_error(run: Run, error: BaseException, now: Millis) -> Outcome | N
         return suspended(run, now)
     if run.stop is Stop.SHUTDOWN and not isinstance(error, (Snooze, Discard)):
         return outcome(run, Move.RELEASE, now, reason="its worker stopped")
-    if run.stop is Stop.TIMEOUT:
-        error = TimeoutError(f"ran longer than its timeout of {run.claim.timeout / 1000:g} s").with_traceback(
-            error.__traceback__
-        )
+    return timed_out(run, error, now) if run.stop is Stop.TIMEOUT else by_error(run, error, now)
+
+
+def by_error(run: Run, error: BaseException, now: Millis) -> Outcome:
     return by_run_end(run, error, now) if isinstance(error, RunEnd) else failed(run, error, now)
+
+
+def timed_out(run: Run, error: BaseException, now: Millis) -> Outcome:
+    """Return the outcome of a run that its timeout has stopped, whatever the handler raised then."""
+    message = f"ran longer than its timeout of {run.claim.timeout / 1000:g} s"
+    ended = failed(run, TimeoutError(message).with_traceback(error.__traceback__), now)
+    ended.timed_out = True
+    return ended
 
 
 def suspended(run: Run, now: Millis) -> Outcome:

@@ -316,7 +316,9 @@ def stalled(job: JobState, after_stall: AfterStall) -> Outcome:
     run = StalledRun(job.id, job.task, job.queue, attempt, job.options)
     delay = after_stall(run) if attempt < job.max_attempts else None
     move = Move.DEAD if delay is None else Move.RETRY
-    return Outcome(job.id, job.token, move, job.claimed_at, delay=delay or 0, failure=failure, ref=job.ref)
+    return Outcome(
+        job.id, job.token, move, job.claimed_at, delay=delay or 0, failure=failure, ref=job.ref, timed_out=True
+    )
 
 
 def released(job: JobState) -> Outcome:

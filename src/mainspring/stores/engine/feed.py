@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from mainspring.clock import Millis
-from mainspring.job import Move, NewJob, Outcome, Status
+from mainspring.job import Move, NewJob, Outcome, Status, retry_reason
 from mainspring.stores.documents import Write
 from mainspring.stores.engine.ack import Conclusion, JobState, cause_of
 from mainspring.stores.engine.change import ChangePlan, ChangeRequest
@@ -79,11 +79,15 @@ def ended(concluded: Iterable[tuple[JobState, Conclusion]], outcomes: Iterable[O
     """Return the entries for runs that ended and for waiting jobs that were cancelled (those have no outcomes)."""
     found: dict[ChangeKind, dict[Place, list[str | JobRef]]] = {}
     lengths: dict[ChangeKind, dict[Place, list[Millis]]] = {}
-    moves = (outcome.move for outcome in outcomes) if outcomes is not None else None
+    ends = iter(outcomes) if outcomes is not None else None
     for job, conclusion in concluded:
-        kind = kind_of_end(conclusion.status, None if moves is None else next(moves))
+        outcome = None if ends is None else next(ends)
+        kind = kind_of_end(conclusion.status, None if outcome is None else outcome.move)
         places, place = found.setdefault(kind, {}), (job.queue, job.task)
-        places.setdefault(place, []).append(ref(job, data_of_end(job, kind, conclusion)))
+        data = data_of_end(job, kind, conclusion)
+        if kind is ChangeKind.RETRYING and data is not None and outcome is not None:
+            data["cause"] = retry_reason(outcome)
+        places.setdefault(place, []).append(ref(job, data))
         if kind in TIMED:
             lengths.setdefault(kind, {}).setdefault(place, []).append(duration_of(conclusion))
     return [entry for kind, places in found.items() for entry in entries(kind, places, lengths=lengths.get(kind))]
@@ -102,7 +106,7 @@ def kind_of_end(status: Status, move: Move | None) -> ChangeKind:
     return ENDS[status]
 
 
-def data_of_end(job: JobState, kind: ChangeKind, conclusion: Conclusion) -> Data | None:
+def data_of_end(job: JobState, kind: ChangeKind, conclusion: Conclusion) -> dict[str, Any] | None:
     """Return what the feed tells about an end: what readers need at once, and cannot read from the job later."""
     if kind is ChangeKind.COMPLETED:
         return None
@@ -127,9 +131,15 @@ def ref(job: JobState, data: Data | None = None) -> str | JobRef:
 def stalled(taken: Iterable[tuple[JobState, Outcome]]) -> list[Entry]:
     """Return the entries for runs that are taken from their workers. How they end is recorded after that."""
     return [
-        Entry(ChangeKind.STALLED, job.queue, job.task, [ref(job, {"worker": job.worker, "cause": cause_of(outcome)})])
+        Entry(ChangeKind.STALLED, job.queue, job.task, [ref(job, data_of_takeover(job, outcome))])
         for job, outcome in taken
     ]
+
+
+def data_of_takeover(job: JobState, outcome: Outcome) -> Data:
+    timeout_at = job.claimed_at + job.timeout if job.timeout else None
+    about = {"worker": job.worker, "cause": cause_of(outcome)}
+    return {**about, "started_at": job.claimed_at, "timeout_at": timeout_at}
 
 
 def by_hand(planned: ChangePlan, request: ChangeRequest) -> list[Entry]:
