@@ -14,6 +14,7 @@ import pytest
 from mainspring.cli import logs
 from mainspring.cli.serve import settings_of
 from mainspring.errors import ConfigurationError
+from mainspring.service.settings import ServiceSettings
 
 NAMES = ("MAINSPRING_LOG_LEVEL", "LOG_LEVEL", "MAINSPRING_LOG_FORMAT")
 
@@ -46,8 +47,7 @@ def test_options_come_before_the_environment_and_that_before_the_file(
 
 
 def test_the_service_takes_its_format_from_the_same_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    names = ("app", "store", "host", "port", "worker", "schedules", "log_level", "log_format", "metrics", "config")
-    args = Namespace(**dict.fromkeys(names))
+    args = Namespace(**dict.fromkeys([*ServiceSettings.model_fields, "config"]))
     assert settings_of(args).log_format == "text"
     (tmp_path / "mainspring.toml").write_text('log_format = "json"\n')
     assert settings_of(args).log_format == "json"

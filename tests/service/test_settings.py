@@ -6,15 +6,17 @@ import json
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mainspring
 import mainspring.service
 from mainspring import Mainspring
-from mainspring.cli import main
-from mainspring.cli.serve import application_of
+from mainspring.cli import build_parser, main
+from mainspring.cli.serve import application_of, settings_of
 from mainspring.errors import ConfigurationError
+from mainspring.service.program import worker_settings
 from mainspring.service.settings import ServiceSettings, load_settings, warnings_of
 from mainspring.service.tokens import Scope
 from mainspring.service.views import TokenView
@@ -188,6 +190,66 @@ def test_listed_tokens_are_json_as_in_the_api(capsys: pytest.CaptureFixture[str]
     (token,) = json.loads(capsys.readouterr().out)["tokens"]
     assert token["scopes"] == sorted(Scope)
     assert token.keys() == TokenView.model_fields.keys()
+
+
+OPTIONS: dict[str, tuple[str, Any]] = {
+    "store": ("--store postgresql://db/jobs", "postgresql://db/jobs"),
+    "app": ("shop.jobs:app", "shop.jobs:app"),
+    "host": ("--host ::1", "::1"),
+    "port": ("--port 80", 80),
+    "allowed_hosts": ("--allowed-hosts a.example,b.example", ("a.example", "b.example")),
+    "worker": ("--no-worker", False),
+    "schedules": ("--no-schedules", False),
+    "queues": ("--queues mail,p/acme/*", ("mail", "p/acme/*")),
+    "concurrency": ("--concurrency 7", 7),
+    "log_level": ("--log-level debug", "debug"),
+    "log_format": ("--log-format json", "json"),
+    "metrics": ("--no-metrics", False),
+    "tokens": ("--tokens required", "required"),
+    "outgoing_allow": ("--outgoing-allow 10.1.0.0/16", ("10.1.0.0/16",)),
+    "max_body": ("--max-body 5000", 5000),
+    "rate_limit": ("--rate-limit 0.5", 0.5),
+    "rate_burst": ("--rate-burst 3", 3),
+    "max_wait": ("--max-wait 60", 60.0),
+    "otel": ("--otel", True),
+    "sentry_dsn": ("--sentry-dsn https://key@sentry.example/1", "https://key@sentry.example/1"),
+    "sentry_traces": ("--sentry-traces 0.25", 0.25),
+    "redact": ("--redact iban,/card", ("iban", "/card")),
+    "redact_tasks": ('--redact-tasks {"login":["/code"]}', {"login": ("/code",)}),
+}
+
+
+def test_every_setting_has_an_option() -> None:
+    assert OPTIONS.keys() == ServiceSettings.model_fields.keys()
+
+
+@pytest.mark.parametrize("command", ["serve", "config check"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_sets_its_setting(command: str, name: str) -> None:
+    option, value = OPTIONS[name]
+    args = build_parser().parse_args([*command.split(), *option.split(" ")])
+    assert settings_of(args).model_dump() == ServiceSettings.model_validate({name: value}).model_dump()
+
+
+def test_the_worker_of_the_service_has_its_queues_and_concurrency() -> None:
+    made = worker_settings(ServiceSettings(queues=("mail", "sms"), concurrency=7, schedules=False))
+    assert [subscription.queue for subscription in made.queues] == ["mail", "sms"]
+    assert (made.concurrency, made.schedules) == (7, False)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (["--redact-tasks", "[]"], "is not a JSON object"),
+        (["--queues", "mail,mail"], "queues: a worker takes from each queue once; named twice: mail"),
+        (["--queues", ","], "queues"),
+        (["--concurrency", "0"], "concurrency: Input should be greater than or equal to 1"),
+    ],
+)
+def test_a_wrong_option_is_named(option: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "check", *option]) != 0
+    output = capsys.readouterr()
+    assert said in output.out + output.err
 
 
 @pytest.mark.parametrize("command", [["serve"], ["config", "check"], ["tokens", "list"]])

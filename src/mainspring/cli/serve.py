@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+import json
+from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from mainspring.app import Mainspring
 from mainspring.cli import logs
@@ -16,12 +17,30 @@ from mainspring.errors import ConfigurationError, MissingExtra
 from mainspring.log_redaction import use_in_logs
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
     from mainspring.service.settings import ServiceSettings
 
 SERVE = """\
 Serves the HTTP API and runs jobs, in one process, until SIGTERM or Ctrl-C. Without an application it knows no tasks of
 its own: jobs then run on workers elsewhere, in Python or through leases. Settings come from these options, from the
 environment (MAINSPRING_PORT, …) and from mainspring.toml, in this order."""
+
+FLAGS_OFF = {
+    "worker": "run no jobs here: workers elsewhere do",
+    "schedules": "fire no schedules here: workers elsewhere do",
+    "metrics": "count nothing for /metrics",
+}
+"""What the options mean that turn a setting off."""
+METAVARS = {
+    "store": "URL",
+    "host": "ADDRESS",
+    "allowed_hosts": "NAME,…",
+    "queues": "QUEUE,…",
+    "outgoing_allow": "NETWORK,…",
+    "redact": "RULE,…",
+    "sentry_dsn": "URL",
+}
 
 
 def add_commands(commands: Commands) -> None:
@@ -32,26 +51,71 @@ def add_commands(commands: Commands) -> None:
 
 
 def add_setting_options(parser: Parser) -> None:
+    """Add an option for each setting of the service."""
     parser.add_argument(
         "app", nargs="?", metavar="MODULE:ATTRIBUTE",
         help="the application, found from the current directory: shop.jobs:app (or MAINSPRING_APP)",
     )  # fmt: skip
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings as TOML (default: ./mainspring.toml)")
-    parser.add_argument("--store", metavar="URL", help="the store, if no application is given (or MAINSPRING_STORE)")
-    parser.add_argument("--host", metavar="ADDRESS", help="the address to listen on (default: 127.0.0.1)")
-    parser.add_argument("--port", type=int, metavar="N", help="the port; 0: any that is free (default: 8340)")
-    parser.add_argument(
-        "--no-worker", action="store_false", dest="worker", default=None, help="run no jobs here: workers elsewhere do"
-    )
-    parser.add_argument(
-        "--no-schedules", action="store_false", dest="schedules", default=None,
-        help="fire no schedules here: workers elsewhere do",
-    )  # fmt: skip
-    parser.add_argument("--log-level", choices=logs.LEVELS, help="the lowest level that is logged (default: info)")
-    parser.add_argument("--log-format", choices=logs.FORMATS, help="the format of log lines (default: text)")
-    parser.add_argument(
-        "--no-metrics", action="store_false", dest="metrics", default=None, help="count nothing for /metrics"
-    )
+    for name, field in settings_model().model_fields.items():
+        if name != "app":
+            add_setting_option(parser, name, field)
+
+
+def add_setting_option(parser: Parser, name: str, field: FieldInfo) -> None:
+    option, meaning = name.replace("_", "-"), field.description or ""
+    if field.default is True:
+        parser.add_argument(f"--no-{option}", action="store_false", dest=name, default=None, help=FLAGS_OFF[name])
+    elif field.default is False:
+        parser.add_argument(f"--{option}", action="store_true", default=None, help=meaning)
+    else:
+        default = shown(field.default)
+        help_text = f"{meaning} (default: {default})" if default else meaning
+        parser.add_argument(f"--{option}", help=help_text, **form_of(name, field))
+
+
+def form_of(name: str, field: FieldInfo) -> dict[str, Any]:
+    """Return how the value of an option is read."""
+    kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not type(None)]
+    words = [word for kind in kinds for word in (get_args(kind) if get_origin(kind) is Literal else [kind])]
+    if all(isinstance(word, str) for word in words):
+        return {"choices": words}
+    if get_origin(field.annotation) is dict:
+        return {"type": parse_object, "metavar": "JSON"}
+    if get_origin(field.annotation) is tuple:
+        return {"type": parse_list, "metavar": METAVARS.get(name, "TEXT,…")}
+    number = next((kind for kind in (int, float) if kind in kinds), None)
+    return {"metavar": METAVARS.get(name, "TEXT")} if number is None else {"type": number, "metavar": "N"}
+
+
+def shown(default: Any) -> str:
+    """Return a default for the help of an option; nothing if there is none."""
+    if isinstance(default, tuple):
+        return ",".join(default)
+    return f"{default:g}" if isinstance(default, float) else str(default) if default not in (None, {}) else ""
+
+
+def parse_list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        msg = f'{text!r} is not a JSON object, such as {{"login": ["/code"]}}'
+        raise ArgumentTypeError(msg)
+    return found
+
+
+def settings_model() -> type[ServiceSettings]:
+    try:
+        from mainspring.service.settings import ServiceSettings
+    except ImportError as error:
+        raise missing(error) from error
+    return ServiceSettings
 
 
 def require_extra() -> None:
@@ -59,15 +123,19 @@ def require_extra() -> None:
     try:
         import mainspring.service.application  # noqa: F401
     except ImportError as error:
-        msg = f"the service needs more packages ({error}); install them with: pip install 'mainspring[service]'"
-        raise MissingExtra(msg) from error
+        raise missing(error) from error
+
+
+def missing(error: ImportError) -> MissingExtra:
+    return MissingExtra(
+        f"the service needs more packages ({error}); install them with: pip install 'mainspring[service]'"
+    )
 
 
 def settings_of(args: Namespace) -> ServiceSettings:
     from mainspring.service.settings import load_settings
 
-    names = ("app", "store", "host", "port", "worker", "schedules", "log_level", "log_format", "metrics")
-    return load_settings(args.config, **{name: getattr(args, name) for name in names})
+    return load_settings(args.config, **{name: getattr(args, name) for name in settings_model().model_fields})
 
 
 def run_service(args: Namespace, terminal: Terminal) -> int:

@@ -44,7 +44,7 @@ class Service:
         self._app = app
         settings = settings.bound()
         if worker is None and settings.worker:
-            worker = Worker(app, WorkerSettings(schedules=settings.schedules))
+            worker = Worker(app, worker_settings(settings))
         self._worker = worker
         self._socket = listen(settings.host, settings.port)
         self._live = Live(app, Tokens(app.store))
@@ -117,6 +117,11 @@ class Service:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+
+
+def worker_settings(settings: ServiceSettings) -> WorkerSettings:
+    """Return the settings of the worker inside the service."""
+    return WorkerSettings.of(queues=settings.queues, concurrency=settings.concurrency, schedules=settings.schedules)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -27,6 +27,8 @@ from pydantic_settings import (
 from mainspring.errors import ConfigurationError
 from mainspring.outgoing.addresses import networks_of
 from mainspring.redaction import check_rule
+from mainspring.stores.protocol import EVERY_QUEUE
+from mainspring.worker.settings import subscriptions
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 DEFAULT_FILE = Path("mainspring.toml")
@@ -79,6 +81,12 @@ class ServiceSettings(BaseSettings):
     )
     worker: bool = Field(default=True, description="run jobs in this process too")
     schedules: bool = Field(default=True, description="fire schedules in this process too")
+    queues: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(EVERY_QUEUE,),
+        min_length=1,
+        description="the queues of which this process runs jobs",
+    )
+    concurrency: int = Field(default=100, ge=1, description="how many jobs this process runs at once")
     log_level: Level = Field(default="info", description="the lowest level")
     log_format: Literal["text", "json"] = Field(default="text", description="the format of log lines")
     metrics: bool = Field(default=True, description="count what this process does, for `/metrics`")
@@ -140,15 +148,20 @@ class ServiceSettings(BaseSettings):
         del dotenv_settings, file_secret_settings
         return init_settings, env_settings, NamesOfOthers(settings_cls), TomlConfigSettingsSource(settings_cls)
 
-    @field_validator("allowed_hosts", "outgoing_allow", mode="before")
+    @field_validator("allowed_hosts", "outgoing_allow", "queues", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         """Take `a.example,b.example` from the environment, and a list from the file."""
-        return (
-            tuple(name.strip().lower() for name in value.split(",") if name.strip())
-            if isinstance(value, str)
-            else value
-        )
+        return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+
+    @field_validator("queues")
+    @classmethod
+    def _check_queues(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            subscriptions(value)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+        return value
 
     @field_validator("outgoing_allow")
     @classmethod
@@ -276,6 +289,8 @@ def warnings_of(settings: ServiceSettings) -> list[str]:
         found.append("the service speaks plain HTTP: put a proxy with TLS in front of it")
     if settings.app is not None and "store" in settings.model_fields_set:
         found.append("store is ignored: the application in `app` names its own")
+    if not settings.worker and settings.model_fields_set & {"queues", "concurrency"}:
+        found.append("queues and concurrency are of the worker in this process, and this one runs no jobs")
     if not settings.worker and settings.store.startswith("memory:"):
         found.append("memory:// exists only within one process, and this one runs no jobs: worker is false")
     return found
