@@ -31,6 +31,7 @@ COMMANDS = {  # the commands of each module, each with its line in `mainspring -
     "enqueue": {"enqueue": "enqueue a job", "signal": "send a signal to durable functions"},
     "tasks": {"tasks": "look at the tasks that workers have published"},
     "jobs": {"jobs": "look at jobs and change them"},
+    "queues": {"queues": "look at a queue and its settings"},
     "dead": {"dead": "look at dead letters, retry and purge them"},
     "failures": {"failures": "look at failure groups, resolve, mute and retry them"},
     "bulk": {"bulk": "look at bulk changes, cancel them or let them go on"},

@@ -16,10 +16,13 @@ from mainspring.cli.parser import (
     add_group,
     add_store_options,
 )
+from mainspring.cli.queues import lines_of_settings
 from mainspring.cli.table import Cell, Column
 from mainspring.cli.terminal import Terminal
 from mainspring.humanize import show_both, show_relative
+from mainspring.json_data import plain
 from mainspring.published import Description
+from mainspring.published.effective import settings_of_task
 
 COLUMNS = [
     Column("TASK", least=12),
@@ -63,11 +66,12 @@ def row_of(task: Description, now: datetime) -> list[Cell]:
 def show_task(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
         task, now = app.run(app.published.get(args.name)), app.now()
+        settings = app.run(settings_of_task(app, task))
     if terminal.json:
-        terminal.emit({"task": task})
+        terminal.emit({"task": task, "settings": plain(settings)})
         return Exit.OK
     terminal.say(task.name, "heading")
-    for line in lines_of(task, now):
+    for line in [*lines_of(task, now), "settings that count for its jobs:", *lines_of_settings(settings)]:
         terminal.say(line)
     return Exit.OK
 

@@ -10,9 +10,10 @@ from starlette.responses import Response
 
 from mainspring.errors import UnknownTask
 from mainspring.halting import HaltResult
-from mainspring.job import Counts
+from mainspring.job import Counts, check_queue
 from mainspring.json_data import plain, plain_counts
 from mainspring.published.description import Description
+from mainspring.published.effective import settings_of_queue, settings_of_task
 from mainspring.redaction import Redaction
 from mainspring.service import views
 from mainspring.service.bodies import HaltBody, SystemHaltBody
@@ -38,16 +39,19 @@ async def list_tasks(request: Request) -> Response:
 
 @router.get(
     "/tasks/{name}",
-    response_model=views.TaskView,
+    response_model=views.TaskDetail,
     summary="Show a task",
     tags=["tasks"],
     **needs(Scope.READ, projects=True),
 )
 async def show_task(request: Request, name: str) -> Response:
+    """Return a task, and which settings count for its jobs: what code says, and what was set at run time."""
+    app = app_of(request)
     try:
-        return answer(task_data(await app_of(request).published.get(name)))
+        task = await app.published.get(name)
     except UnknownTask:
         raise Problem("not_found", f"no worker has published a task {name!r}") from None
+    return answer({**task_data(task), "settings": plain(await settings_of_task(app, task))})
 
 
 def task_data(task: Description) -> dict[str, Any]:
@@ -78,6 +82,25 @@ async def list_queues(request: Request) -> Response:
     app = app_of(request)
     stats = await app.stats(caller_of(request).within)
     return answer({"queues": [queue_data(counts, stats, app.redaction) for counts in stats.queues]})
+
+
+@router.get(
+    "/queues/{queue:path}",
+    response_model=views.QueueDetail,
+    summary="Show a queue",
+    tags=["queues"],
+    **needs(Scope.READ, projects=True),
+)
+async def show_queue(request: Request, queue: str) -> Response:
+    """Return the jobs of a queue per status, and which settings count for them: limits, retries and timeouts.
+
+    Any name is that of a queue: one without jobs has none.
+    """
+    app, caller = app_of(request), caller_of(request)
+    named = check_queue(queue_for(caller, queue))
+    stats = await app.stats((named,))
+    counts = next((counts for counts in stats.queues if counts.queue == named), Counts(named))
+    return answer({**queue_data(counts, stats, app.redaction), "settings": plain(await settings_of_queue(app, named))})
 
 
 def queue_data(counts: Counts, stats: Stats, redaction: Redaction) -> dict[str, Any]:

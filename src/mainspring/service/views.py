@@ -197,6 +197,23 @@ class CancelledView(View):
     job: JobView
 
 
+class LevelView(View):
+    source: str
+    value: Any
+
+
+class EffectiveView(View):
+    """An option of jobs: which value counts, and where it comes from."""
+
+    option: str = Field(description="limit, rate, timeout (seconds), max_attempts, retry or, of a task, paused")
+    value: Any = Field(description="the one that counts, unless an enqueue gives its own; null: none")
+    source: str = Field(
+        description="`set for the task` or `set for the queue`: at run time; `task`, `queue` or `application`: in the"
+        " code; `default`: built in"
+    )
+    levels: list[LevelView] = Field(description="all that give a value, the one that counts first")
+
+
 class TaskView(View):
     """A task as its workers have published it."""
 
@@ -208,6 +225,12 @@ class TaskView(View):
     steps: list[str]
     worker: str
     published_at: Moment | None
+
+
+class TaskDetail(TaskView):
+    """A task, and which settings count for its jobs in its queue."""
+
+    settings: list[EffectiveView]
 
 
 class TaskList(View):
@@ -250,6 +273,12 @@ class QueueView(View):
     oldest_due: Moment | None
     oldest_dead: Moment | None
     paused: HaltView | None
+
+
+class QueueDetail(QueueView):
+    """A queue, and which settings count for its jobs if their task leaves them unset."""
+
+    settings: list[EffectiveView]
 
 
 class QueueList(View):

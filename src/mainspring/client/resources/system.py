@@ -12,6 +12,7 @@ from mainspring.client.models import (
     OrderView,
     Probe,
     PublicTokenView,
+    QueueDetail,
     QueueList,
     QueueStats,
     ResumedView,
@@ -20,8 +21,8 @@ from mainspring.client.models import (
     SecretList,
     SecretTextView,
     SessionList,
+    TaskDetail,
     TaskList,
-    TaskView,
     TokenList,
     WorkerList,
 )
@@ -38,9 +39,9 @@ class Tasks(Resource[S]):
         """Return the tasks, with the JSON Schemas of their payloads."""
         return Given()
 
-    @operation("GET", "/v1/tasks/{name}", TaskView)
+    @operation("GET", "/v1/tasks/{name}", TaskDetail)
     def get(self, name: str) -> Given:
-        """Return a task."""
+        """Return a task, and which settings count for its jobs."""
         return Given({"name": name})
 
 
@@ -51,6 +52,11 @@ class Queues(Resource[S]):
     def list(self) -> Given:
         """Return each queue with the number of its jobs per status."""
         return Given()
+
+    @operation("GET", "/v1/queues/{queue}", QueueDetail)
+    def get(self, queue: str) -> Given:
+        """Return the jobs of a queue per status, and which settings count for them."""
+        return Given({"queue": queue})
 
     @operation("POST", "/v1/queues/{queue}:pause", HaltedView)
     def pause(self, queue: str, *, until: datetime | None = None, wait: float = 3.0, reason: str = "") -> Given:
