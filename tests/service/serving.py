@@ -11,13 +11,13 @@ from typing import Any
 
 import aiohttp
 import uvicorn
-from fastapi import FastAPI
 
 from mainspring import Mainspring
 from mainspring.service import ServiceSettings, Tokens, make_service
-from mainspring.service.application import make_api
 from mainspring.service.live import Live
+from tests.service.contract import api_of, check_answer
 
+__all__ = ["Answer", "Client", "Server", "api_of", "listening", "serving"]
 SOON = 10.0  # seconds; only a failing test waits this long
 
 
@@ -58,7 +58,9 @@ class Client:
         raw = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         sent.setdefault("content-type", "application/json")
         async with self.session.request(method, f"{self.url}{path}", data=raw, headers=sent) as response:
-            return Answer(response.status, await response.text(), {k.lower(): v for k, v in response.headers.items()})
+            found = Answer(response.status, await response.text(), {k.lower(): v for k, v in response.headers.items()})
+        check_answer(method, path.partition("?")[0], found.status, found.headers, found.text)
+        return found
 
     async def status(self, method: str, path: str, body: bytes) -> int:
         """Send, and do not wait for the end of the answer, which may be a stream."""
@@ -72,12 +74,6 @@ class Client:
 
     async def post(self, path: str, body: Any = None, **headers: str) -> Answer:
         return await self.send("POST", path, {} if body is None else body, **headers)
-
-
-def api_of(app: Mainspring) -> FastAPI:
-    """The API without its guard."""
-    tokens = Tokens(app.store)
-    return make_api(app, tokens, ServiceSettings(), Live(app, tokens))
 
 
 @asynccontextmanager

@@ -40,6 +40,7 @@ from mainspring.service.views import (
     HaltedView,
     HaltList,
     HaltView,
+    HealthView,
     JobDetail,
     JobPage,
     JobView,
@@ -53,7 +54,6 @@ from mainspring.service.views import (
     TaskView,
     TokenList,
     TokenView,
-    View,
     WorkerList,
     WorkerView,
 )
@@ -69,12 +69,6 @@ class Person(PersonView):
     """A person, with the ETag of its answer."""
 
     etag: str = Field(default="", description="give it as if_match to change only what you have read")
-
-
-class Probe(View):
-    """What the probes answer."""
-
-    status: str
 
 
 __all__ = [
@@ -104,6 +98,7 @@ __all__ = [
     "HaltList",
     "HaltView",
     "HaltedView",
+    "HealthView",
     "JobDetail",
     "JobPage",
     "JobView",
@@ -121,7 +116,6 @@ __all__ = [
     "PersonOccasions",
     "PersonView",
     "PreviewView",
-    "Probe",
     "PublicTokenView",
     "PulseView",
     "QueueDetail",

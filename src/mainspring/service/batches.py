@@ -49,7 +49,13 @@ class BatchQuery(Checked):
     response_model=NewBatchView,
     status_code=201,
     summary="Enqueue a batch",
-    **needs(Scope.ENQUEUE, KeyKind.RESUMED, projects=True),
+    **needs(
+        Scope.ENQUEUE,
+        KeyKind.RESUMED,
+        projects=True,
+        may=("unknown_task", "invalid_payload", "system_halted"),
+        tells=("Location",),
+    ),
 )
 async def enqueue_batch(request: Request, body: BatchBody) -> Response:
     """Enqueue jobs that belong together. If one of them is invalid, none is enqueued."""

@@ -101,10 +101,6 @@ NOT_OPTIONS = frozenset({"task", "payload", "allow_unknown"})  # of a new job
 class NewJobBody(Body):
     """A job to enqueue."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"task": "welcome", "payload": {"guest": "Ada"}, "delay": 60}]}
-    )
-
     task: Name = Field(description="the name of the task")
     payload: Any = Field(default=None, description="its arguments, as the task's schema describes them")
     queue: Name | None = None

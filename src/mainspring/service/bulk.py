@@ -84,7 +84,7 @@ def filter_shown(request: Request, where: Filter) -> dict[str, Any]:
     status_code=202,
     summary="Start a bulk action",
     responses={200: {"model": BulkView, "description": "a dry run: nothing was started"}},
-    **needs(Scope.OPERATE, KeyKind.RESUMED, projects=True),
+    **needs(Scope.OPERATE, KeyKind.RESUMED, projects=True, may=("count_moved",), tells=("Location",)),
 )
 async def start_bulk(request: Request, body: NewBulkBody) -> Response:
     """Cancel, retry or delete all jobs that match now. Workers do it; follow the progress at the Location."""
@@ -116,7 +116,10 @@ async def show_bulk(request: Request, bulk_id: BulkId) -> Response:
 
 
 @router.post(
-    "/{bulk_id}:cancel", response_model=BulkView, summary="Cancel a bulk action", **needs(Scope.OPERATE, projects=True)
+    "/{bulk_id}:cancel",
+    response_model=BulkView,
+    summary="Cancel a bulk action",
+    **needs(Scope.OPERATE, projects=True, may=("illegal_move",)),
 )
 async def cancel_bulk(request: Request, bulk_id: BulkId, body: Reason) -> Response:
     """Stop a bulk action. Jobs that it has changed stay changed."""
@@ -128,7 +131,7 @@ async def cancel_bulk(request: Request, bulk_id: BulkId, body: Reason) -> Respon
     "/{bulk_id}:continue",
     response_model=BulkView,
     summary="Continue a bulk action",
-    **needs(Scope.OPERATE, projects=True),
+    **needs(Scope.OPERATE, projects=True, may=("illegal_move",)),
 )
 async def continue_bulk(request: Request, bulk_id: BulkId, body: Reason) -> Response:
     """Let a bulk action go on that waits after its canary."""

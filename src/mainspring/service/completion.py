@@ -41,7 +41,7 @@ class FailBody(Body):
     response_model=EndedView,
     status_code=202,
     summary="Complete a pushed job",
-    **needs(Scope.OPERATE, KeyKind.RESUMED, projects=True),
+    **needs(Scope.OPERATE, KeyKind.RESUMED, projects=True, may=("illegal_move",)),
 )
 async def complete_job(request: Request, job_id: str, body: CompleteBody) -> Response:
     """Complete a job of the task `http` whose receiver has answered 202.
@@ -58,7 +58,7 @@ async def complete_job(request: Request, job_id: str, body: CompleteBody) -> Res
     response_model=EndedView,
     status_code=202,
     summary="Fail a pushed job",
-    **needs(Scope.OPERATE, KeyKind.RESUMED, projects=True),
+    **needs(Scope.OPERATE, KeyKind.RESUMED, projects=True, may=("illegal_move",)),
 )
 async def fail_job(request: Request, job_id: str, body: FailBody) -> Response:
     """Let the attempt of a pushed job fail. Its retry policy decides whether the request is sent again."""

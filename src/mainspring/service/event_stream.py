@@ -25,8 +25,22 @@ from mainspring.service.tokens import Scope
 CHUNK = 16_384  # bytes that are sent at once, so that a client which does not read is noticed
 HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
 router = Router(prefix="/v1", tags=["events"])
+EXAMPLE = """retry: 2000
+id: MS0yNDgw
+event: hello
+data: {"at":"2027-03-01T08:00:00.000Z","resumed":false}
+
+id: MS0yNDgx
+event: progressed
+data: {"id":"1-2481","at":"2027-03-01T08:00:01.250Z","kind":"progressed","job_id":"01983d5c","task":"render",\
+"queue":"renders","target":null,"data":{"fraction":0.5,"note":"frame 9"}}
+
+"""
 ANSWER: dict[int | str, dict[str, Any]] = {
-    200: {"description": "the events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+    200: {
+        "description": "the events",
+        "content": {"text/event-stream": {"schema": {"type": "string"}, "example": EXAMPLE}},
+    }
 }
 
 
@@ -36,7 +50,11 @@ def live_of(app: Any) -> Live:
 
 
 @router.get(
-    "/events", summary="Follow events", response_class=Response, responses=ANSWER, **needs(Scope.READ, projects=True)
+    "/events",
+    summary="Follow events",
+    response_class=Response,
+    responses=ANSWER,
+    **needs(Scope.READ, projects=True, may=("too_many_streams",)),
 )
 async def follow_events(request: Request, query: Annotated[EventQuery, Query()]) -> Response:
     """Send changes of jobs, queues, workers and schedules as they happen, in order, as server-sent events.

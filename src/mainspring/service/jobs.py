@@ -84,7 +84,7 @@ async def show_detail(request: Request, job_id: str, reveal: Reveal = False, rea
     "/jobs/{job_id}:cancel",
     response_model=views.CancelledView,
     summary="Cancel a job",
-    **needs(Scope.OPERATE, projects=True),
+    **needs(Scope.OPERATE, projects=True, may=("illegal_move",)),
 )
 async def cancel_job(request: Request, job_id: str, body: Reason) -> Response:
     """Cancel a waiting job at once. A running job is asked to stop."""
@@ -94,7 +94,10 @@ async def cancel_job(request: Request, job_id: str, body: Reason) -> Response:
 
 
 @router.post(
-    "/jobs/{job_id}:retry", response_model=views.JobView, summary="Retry a job", **needs(Scope.OPERATE, projects=True)
+    "/jobs/{job_id}:retry",
+    response_model=views.JobView,
+    summary="Retry a job",
+    **needs(Scope.OPERATE, projects=True, may=("illegal_move", "duplicate")),
 )
 async def retry_job(
     request: Request, job_id: str, body: Annotated[RetryBody, Body(default_factory=RetryBody)]
@@ -109,7 +112,7 @@ async def retry_job(
     "/jobs/{job_id}:reschedule",
     response_model=views.JobView,
     summary="Move a job",
-    **needs(Scope.OPERATE, projects=True),
+    **needs(Scope.OPERATE, projects=True, may=("illegal_move",)),
 )
 async def reschedule_job(
     request: Request, job_id: str, body: Annotated[RescheduleBody, Body(default_factory=RescheduleBody)]
@@ -122,7 +125,10 @@ async def reschedule_job(
 
 
 @router.patch(
-    "/jobs/{job_id}", response_model=views.JobView, summary="Edit a job", **needs(Scope.OPERATE, projects=True)
+    "/jobs/{job_id}",
+    response_model=views.JobView,
+    summary="Edit a job",
+    **needs(Scope.OPERATE, projects=True, may=("illegal_move", "invalid_payload")),
 )
 async def edit_job(request: Request, job_id: str, body: EditBody) -> Response:
     """Change a waiting job. What is left out stays as it is, and so do values that are sent back as `[redacted]`."""
@@ -134,7 +140,12 @@ async def edit_job(request: Request, job_id: str, body: EditBody) -> Response:
     return answer(job_data(await jobs.get(job_id), redaction_of(request)))
 
 
-@router.delete("/jobs/{job_id}", status_code=204, summary="Delete a job", **needs(Scope.OPERATE, projects=True))
+@router.delete(
+    "/jobs/{job_id}",
+    status_code=204,
+    summary="Delete a job",
+    **needs(Scope.OPERATE, projects=True, may=("illegal_move",)),
+)
 async def delete_job(request: Request, job_id: str, reason: Annotated[str, Query(max_length=2_000)] = "") -> Response:
     """Delete a job that does not run."""
     await jobs_of(request).delete(job_id, reason=reason, actor=caller_of(request).actor)

@@ -49,6 +49,9 @@ from mainspring.stores.protocol import EVERY_QUEUE
 T = TypeVar("T")
 
 LINES = "text/tab-separated-values"
+LINES_HAVE = (
+    "with `Accept: text/tab-separated-values`, a line for each job: id, token, attempt, task, and payload as JSON"
+)
 MOST_CLAIMED = 100
 MOST_ITEMS = 1_000
 FIRST_TOKEN = 1  # of a job that was not claimed before, so that nothing can be recorded

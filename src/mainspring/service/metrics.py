@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse
 from starlette.requests import Request
@@ -15,6 +17,14 @@ from mainspring.service.problems import Problem
 from mainspring.service.requests import Router, needs
 from mainspring.service.tokens import Scope
 
+EXAMPLE = """# HELP mainspring_jobs_finished_total Jobs that ended.
+# TYPE mainspring_jobs_finished_total counter
+mainspring_jobs_finished_total{queue="mail",task="welcome",outcome="completed"} 118.0
+"""
+OF_CLUSTER = """# HELP mainspring_queue_jobs Jobs by queue and status.
+# TYPE mainspring_queue_jobs gauge
+mainspring_queue_jobs{queue="mail",status="pending"} 12.0
+"""
 router = Router(prefix="/metrics", tags=["metrics"], default_response_class=PlainTextResponse)
 
 
@@ -34,13 +44,27 @@ def metrics_of(request: Request) -> Metrics:
     return metrics
 
 
-@router.get("", summary="Read the metrics of this process", **needs(Scope.READ))
+def text_answer(example: str) -> dict[int | str, dict[str, Any]]:
+    return {200: {"content": {"text/plain": {"schema": {"type": "string"}, "example": example}}}}
+
+
+@router.get(
+    "",
+    summary="Read the metrics of this process",
+    responses=text_answer(EXAMPLE),
+    **needs(Scope.READ, may=("not_found",)),
+)
 async def of_process(request: Request) -> Response:
     """Return what this process did, in the text format of Prometheus. Other processes have their own numbers."""
     return Response(await metrics_of(request).of_process(), media_type=CONTENT_TYPE)
 
 
-@router.get("/cluster", summary="Read the metrics of all processes", **needs(Scope.READ))
+@router.get(
+    "/cluster",
+    summary="Read the metrics of all processes",
+    responses=text_answer(OF_CLUSTER),
+    **needs(Scope.READ, may=("not_found",)),
+)
 async def of_cluster(request: Request) -> Response:
     """Return what the store knows, in the text format of Prometheus: the same on every process."""
     return Response(await metrics_of(request).of_cluster(), media_type=CONTENT_TYPE)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version as version_of
+from inspect import cleandoc
 from typing import Any
 
 from fastapi import FastAPI
@@ -12,12 +13,14 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from mainspring.service import leases, views
+from mainspring.service.answer_headers import HEADERS, headers_of_success
 from mainspring.service.answers import leases as answers
 from mainspring.service.bodies import BulkBody, NewJobBody
+from mainspring.service.examples import add_examples, load_examples
 from mainspring.service.guard import OPEN_PATHS
-from mainspring.service.problems import CONTENT_TYPE
+from mainspring.service.operation_errors import by_status, codes_of, response_name, response_of
 from mainspring.service.replay import KeyKind
-from mainspring.service.requests import KEY_OF, PROJECTS, SCOPE_OF
+from mainspring.service.requests import KEY_OF, MAY_ANSWER, PROJECTS, SCOPE_OF, TELLS
 from mainspring.service.tokens import Scope
 
 REF = "#/components/schemas/{model}"
@@ -62,20 +65,25 @@ class Raw:
     scope: Scope
     tag: str
     key: KeyKind = KeyKind.OWN
+    may: tuple[str, ...] = ()  # codes of errors that are special to it
+    tells: tuple[str, ...] = ()  # headers that are special to it
+    also: Mapping[str, Any] = field(default_factory=dict)  # other forms of its answer
 
     def operation(self) -> dict[str, Any]:
         return {
             "summary": self.summary,
-            "description": self.body.__doc__,
+            "description": cleandoc(self.body.__doc__ or ""),
             "tags": [self.tag],
             "operationId": self.summary.lower().replace(" ", "_"),
             SCOPE_OF: self.scope.value,
             PROJECTS: True,
             KEY_OF: self.key.value,
+            MAY_ANSWER: list(self.may),
+            TELLS: list(self.tells),
             "parameters": [],
             "requestBody": {"required": True, "content": json_of(self.body)},
             "responses": {
-                str(status): {"description": model.__doc__ or "done", "content": json_of(model)}
+                str(status): {"description": model.__doc__ or "done", "content": {**json_of(model), **self.also}}
                 for status, model in self.answers.items()
             },
         }
@@ -88,10 +96,16 @@ def json_of(model: type[BaseModel]) -> dict[str, Any]:
 RAW = (
     Raw(
         "/v1/jobs", "Enqueue a job", NewJobBody, {201: views.EnqueuedView, 200: views.EnqueuedView}, Scope.ENQUEUE,
-        "jobs",
+        "jobs", may=("unknown_task", "invalid_payload", "system_halted"), tells=("Location",),
     ),
-    Raw("/v1/jobs:bulk", "Enqueue many jobs", BulkBody, {200: views.BulkEnqueued}, Scope.ENQUEUE, "jobs"),
-    Raw("/v1/leases", "Claim jobs", leases.ClaimBody, {200: answers.ClaimView}, Scope.LEASE, "leases", KeyKind.CLAIM),
+    Raw(
+        "/v1/jobs:bulk", "Enqueue many jobs", BulkBody, {200: views.BulkEnqueued}, Scope.ENQUEUE, "jobs",
+        may=("invalid_payload", "system_halted"),
+    ),
+    Raw(
+        "/v1/leases", "Claim jobs", leases.ClaimBody, {200: answers.ClaimView}, Scope.LEASE, "leases", KeyKind.CLAIM,
+        tells=("X-Order",), also={leases.LINES: {"schema": {"type": "string", "description": leases.LINES_HAVE}}},
+    ),
     Raw(
         "/v1/leases:report", "Report about jobs", leases.ReportBody, {200: answers.ReportView}, Scope.LEASE, "leases",
         KeyKind.REPEATABLE,
@@ -104,17 +118,19 @@ RAW = (
 
 
 def complete(document: dict[str, Any]) -> dict[str, Any]:
-    components = document.setdefault("components", {})
+    components, paths = document.setdefault("components", {}), document["paths"]
     components.setdefault("schemas", {}).update(schemas_of_raw())
     components["securitySchemes"] = {"token": TOKEN}
-    paths = document["paths"]
+    components["headers"], components["responses"] = dict(HEADERS), {}
     for route in RAW:
         paths.setdefault(route.path, {})["post"] = route.operation()
+    recorded = load_examples()
     for path, operations in paths.items():
         for method, operation in operations.items():
-            add_errors(path, operation)
             if method == "post":
                 operation.setdefault("parameters", []).append(IDEMPOTENCY_KEY)
+            describe_answers(path, method, operation, components["responses"])
+            add_examples(operation, recorded.get(f"{method.upper()} {path}", {}))
     for unused in ("HTTPValidationError", "ValidationError"):
         components["schemas"].pop(unused, None)
     return document
@@ -130,14 +146,27 @@ def schemas_of_raw() -> dict[str, Any]:
     return schemas
 
 
-def add_errors(path: str, operation: dict[str, Any]) -> None:
-    """Describe errors once for all: any 4xx or 5xx answer is a problem."""
-    problem = {
-        "description": "an error",
-        "content": {CONTENT_TYPE: {"schema": {"$ref": REF.format(model="ProblemView")}}},
-    }
+def describe_answers(path: str, method: str, operation: dict[str, Any], shared: dict[str, Any]) -> None:
+    """Describe the headers of answers, and every error that the operation can answer."""
     responses = operation["responses"]
-    responses.pop("422", None)
+    responses.pop("422", None)  # FastAPI's own
+    for response in responses.values():
+        response["headers"] = headers_of_success(path, method, operation)
+    operation[MAY_ANSWER] = codes_of(path, method, operation)
+    operation.pop(TELLS, None)
+    for status, codes in by_status(operation[MAY_ANSWER]).items():
+        add_problem(responses, str(status), codes, shared)
     if path not in OPEN_PATHS:
-        responses["4XX"] = responses["5XX"] = problem
         operation["security"] = [{"token": []}, {}]
+
+
+def add_problem(responses: dict[str, Any], status: str, codes: tuple[str, ...], shared: dict[str, Any]) -> None:
+    if status in responses:  # an answer of its own has this status too
+        own, problem = responses[status], response_of(codes)
+        own["content"] = {**own.get("content", {}), **problem["content"]}
+        own["headers"] = {**own["headers"], **problem["headers"]}
+        own["description"] = f"{own['description']}. {problem['description']}"
+        return
+    name = response_name(codes)
+    shared.setdefault(name, response_of(codes))
+    responses[status] = {"$ref": f"#/components/responses/{name}"}

@@ -177,7 +177,7 @@ async def show_occasions(
 
 @router.put(
     "/people/{person_id:path}/occasions/{kind}", response_model=PersonView, summary="Add or replace an occasion",
-    **OCCASIONS, **needs(Scope.OPERATE),
+    **OCCASIONS, **needs(Scope.OPERATE, tells=("ETag",)),
 )  # fmt: skip
 async def put_occasion(
     request: Request, person_id: PersonId, kind: KindOfOccasion, body: OccasionFields, if_match: IfMatch = None
@@ -191,7 +191,7 @@ async def put_occasion(
 
 @router.delete(
     "/people/{person_id:path}/occasions/{kind}", response_model=PersonView, summary="Remove an occasion",
-    **OCCASIONS, **needs(Scope.OPERATE),
+    **OCCASIONS, **needs(Scope.OPERATE, tells=("ETag",)),
 )  # fmt: skip
 async def remove_occasion(
     request: Request, person_id: PersonId, kind: KindOfOccasion, if_match: IfMatch = None
@@ -201,7 +201,11 @@ async def remove_occasion(
 
 
 @router.get(
-    "/people/{person_id:path}", response_model=PersonView, summary="Show a person", **PEOPLE, **needs(Scope.READ)
+    "/people/{person_id:path}",
+    response_model=PersonView,
+    summary="Show a person",
+    **PEOPLE,
+    **needs(Scope.READ, tells=("ETag",)),
 )
 async def show_person(request: Request, person_id: PersonId) -> Response:
     """Return a person. The ETag changes with each change."""
@@ -214,7 +218,7 @@ async def show_person(request: Request, person_id: PersonId) -> Response:
     summary="Create or replace a person",
     responses={201: {"model": PersonView, "description": "the person was created"}},
     **PEOPLE,
-    **needs(Scope.OPERATE),
+    **needs(Scope.OPERATE, tells=("ETag",), may=("invalid_payload",)),
 )
 async def put_person(
     request: Request,
@@ -242,7 +246,11 @@ def check(known: Person | None, if_match: str | None, if_none_match: str | None 
 
 
 @router.patch(
-    "/people/{person_id:path}", response_model=PersonView, summary="Change a person", **PEOPLE, **needs(Scope.OPERATE)
+    "/people/{person_id:path}",
+    response_model=PersonView,
+    summary="Change a person",
+    **PEOPLE,
+    **needs(Scope.OPERATE, tells=("ETag",), may=("invalid_payload",)),
 )
 async def patch_person(request: Request, person_id: PersonId, body: PersonPatch, if_match: IfMatch = None) -> Response:
     """Change some fields of a person. Another time zone moves the plans of all occasions."""

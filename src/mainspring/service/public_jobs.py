@@ -61,7 +61,7 @@ class PublicTokenBody(Body):
     result: bool = Field(default=False, strict=True, description="whether its holder sees the results of the jobs")
 
 
-class RotateBody(Reasoned):
+class RotateKeyBody(Reasoned):
     forget: bool = Field(
         default=False, strict=True, description="end all public tokens at once; otherwise they stay until they expire"
     )
@@ -69,7 +69,7 @@ class RotateBody(Reasoned):
 
 @router.post(
     "/tokens:public", response_model=PublicTokenView, status_code=201, summary="Create a public token",
-    **needs(Scope.READ, projects=True),
+    **needs(Scope.READ, projects=True, may=("not_found",)),
 )  # fmt: skip
 async def create_public_token(request: Request, body: PublicTokenBody) -> Response:
     """Create a token for a web page, which reads these jobs and nothing else until the token expires.
@@ -90,7 +90,7 @@ async def create_public_token(request: Request, body: PublicTokenBody) -> Respon
 @router.post(
     "/tokens:rotate", response_model=RotatedView, summary="Sign public tokens with a new key", **needs(Scope.ADMIN)
 )
-async def rotate_signing_key(request: Request, body: RotateBody) -> Response:
+async def rotate_signing_key(request: Request, body: RotateKeyBody) -> Response:
     """Make a new signing key. Public tokens stay valid until they expire, unless `forget` ends them.
 
     Other processes learn of it within five seconds.
@@ -193,7 +193,7 @@ class PublicEventQuery(Body):
 
 @router.get(
     "/public/events", summary="Follow the jobs of a public token", response_class=Response, responses=ANSWER,
-    **needs_public_token(),
+    **needs_public_token(may=("too_many_streams",)),
 )  # fmt: skip
 async def follow_public_events(request: Request, query: Annotated[PublicEventQuery, Query()]) -> Response:
     """Send what happens to the token's jobs, as server-sent events, until the token expires.

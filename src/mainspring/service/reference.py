@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from mainspring.service.error_pages import LIST as ERRORS
 from mainspring.service.html import Child, Html, document, html_answer, joined, prose, root_of, table, tag, with_code
+from mainspring.service.problems import ABOUT, CONTENT_TYPE
 from mainspring.service.requests import IS_PUBLIC, SCOPE_OF, Router
 
 PATH = "/v1/docs"
@@ -58,7 +59,10 @@ def content(api: Data, root: str) -> list[Html]:
             ".",
         ),
         overview(groups),
-        *(tag("section", tag("h2", name, id=slug(name)), operations) for name, operations in sections(groups)),
+        *(
+            tag("section", tag("h2", name, id=slug(name)), joined(one_operation(api, root, *each) for each in found))
+            for name, found in groups.items()
+        ),
         tag("section", tag("h2", "Shapes", id="shapes"), schemas(api["components"]["schemas"])),
     ]
 
@@ -93,11 +97,7 @@ def overview(groups: Mapping[str, list[Operation]]) -> Html:
     ])  # fmt: skip
 
 
-def sections(groups: Mapping[str, list[Operation]]) -> Iterable[tuple[str, Html]]:
-    return ((name, joined(one_operation(*operation) for operation in found)) for name, found in groups.items())
-
-
-def one_operation(method: str, path: str, operation: Data) -> Html:
+def one_operation(api: Data, root: str, method: str, path: str, operation: Data) -> Html:
     heading = tag("h3", tag("code", f"{method} {path}"), id=anchor(method, path))
     body = operation.get("requestBody", {}).get("content", {})
     return tag(
@@ -106,8 +106,9 @@ def one_operation(method: str, path: str, operation: Data) -> Html:
         tag("p", tag("strong", operation.get("summary", "")), ". ", scope_of(operation)),
         prose(operation.get("description", "")),
         parameters(operation.get("parameters", [])),
-        tag("p", "Body: ", bodies(body)) if body else "",
-        tag("ul", answers(operation["responses"])),
+        joined([tag("p", "Body: ", bodies(body)), examples(body)]) if body else "",
+        joined(one_answer(status, response) for status, response in successes(operation)),
+        errors(api, root, operation),
     )
 
 
@@ -129,11 +130,36 @@ def bodies(content: Data) -> Html:
     return joined([joined([kind_of(each.get("schema", {})), f" ({media}) "]) for media, each in content.items()])
 
 
-def answers(responses: Data) -> Iterable[Html]:
-    for status, response in responses.items():
-        if not status.endswith("XX"):
-            shown = bodies(response.get("content", {}))
-            yield tag("li", tag("strong", status), " ", shown or response.get("description", ""))
+def examples(content: Data) -> Html:
+    """Return the examples of a body or an answer."""
+    return joined(tag("pre", as_text(each["example"])) for each in content.values() if "example" in each)
+
+
+def as_text(example: Any) -> str:
+    return example if isinstance(example, str) else json.dumps(example, indent=2, ensure_ascii=False)
+
+
+def successes(operation: Data) -> Iterable[tuple[str, Data]]:
+    return ((status, found) for status, found in operation["responses"].items() if "$ref" not in found)
+
+
+def one_answer(status: str, response: Data) -> Html:
+    shown: list[Child] = [tag("strong", status), " ", bodies(response.get("content", {})) or response["description"]]
+    if names := response.get("headers"):
+        shown += [" Headers: ", joined(between([tag("code", name) for name in names], ", ")), "."]
+    example = examples(response.get("content", {}))
+    return joined([tag("p", shown), tag("details", tag("summary", f"Example of {status}"), example) if example else ""])
+
+
+def errors(api: Data, root: str, operation: Data) -> Html:
+    """Return the codes of errors by their status, each with a link to its page."""
+    rows: list[list[Child]] = []
+    for status, response in operation["responses"].items():
+        about = api["components"]["responses"][response["$ref"].rpartition("/")[2]] if "$ref" in response else response
+        for code, example in about.get("content", {}).get(CONTENT_TYPE, {}).get("examples", {}).items():
+            link = tag("a", tag("code", code), href=f"{root}{ABOUT}{code}")
+            rows.append([status, link, example["summary"]])
+    return tag("details", tag("summary", f"{len(rows)} errors"), table(("status", "code", "meaning"), rows))
 
 
 # -- shapes ---------------------------------------------------------------------------------------
@@ -150,8 +176,7 @@ def one_schema(name: str, schema: Data) -> Html:
         for field, part in schema.get("properties", {}).items()
     ]
     fields = table(("field", "type", ""), rows) if rows else tag("p", kind_of(schema))
-    examples = [tag("pre", json.dumps(each, indent=2)) for each in schema.get("examples", ())]
-    return tag("article", tag("h3", name, id=name), prose(schema.get("description", "")), fields, examples)
+    return tag("article", tag("h3", name, id=name), prose(schema.get("description", "")), fields)
 
 
 def kind_of(schema: Data) -> Child:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body
@@ -29,6 +29,8 @@ Handle = Callable[[Request], Coroutine[Any, Any, Response]]
 SCOPE_OF = "x-scope"  # the scope that an operation needs, in the OpenAPI document
 PROJECTS = "x-projects"  # whether an operation keeps to the queues of its caller's project
 KEY_OF = "x-idempotency"  # what it does with idempotency keys, if that is not KeyKind.ANSWER
+MAY_ANSWER = "x-problems"  # the codes of the errors that an operation can answer
+TELLS = "x-tells"  # the headers that are special to an operation; not in the OpenAPI document itself
 IS_PUBLIC = "x-public-tokens"  # whether public tokens may use an operation; the operation checks what they cover
 
 Reason = Annotated[Reasoned, Body(default_factory=Reasoned)]
@@ -50,20 +52,32 @@ def secrets_of(request: Request) -> Secrets:
     return secrets
 
 
-def needs(scope: Scope, key: KeyKind = KeyKind.ANSWER, *, projects: bool = False) -> dict[str, Any]:
+def needs(
+    scope: Scope,
+    key: KeyKind = KeyKind.ANSWER,
+    *,
+    projects: bool = False,
+    may: Sequence[str] = (),
+    tells: Sequence[str] = (),
+) -> dict[str, Any]:
     """Return the arguments of a route that only callers with this scope may use; see `Router`.
 
     `key` is what a POST does with an idempotency key. `projects` says that the route shows and changes only what its
     caller may see, see separation.py. Otherwise it refuses tokens of a project: a new route cannot show one project the
-    jobs of another by mistake.
+    jobs of another by mistake. `may` has the codes of errors that are special to the route, see operation_errors.py;
+    `tells` has the names of its headers, see answer_headers.py.
     """
-    extra = {} if key is KeyKind.ANSWER else {KEY_OF: key.value}
+    extra: dict[str, Any] = {} if key is KeyKind.ANSWER else {KEY_OF: key.value}
+    if may:
+        extra[MAY_ANSWER] = list(may)
+    if tells:
+        extra[TELLS] = list(tells)
     return {"openapi_extra": {SCOPE_OF: scope.value, PROJECTS: projects, **extra}}
 
 
-def needs_public_token() -> dict[str, Any]:
+def needs_public_token(*, may: Sequence[str] = ()) -> dict[str, Any]:
     """Return the arguments of a route for public tokens; see `public_jobs.grant_of`."""
-    return {"openapi_extra": {SCOPE_OF: Scope.READ.value, PROJECTS: False, IS_PUBLIC: True}}
+    return {"openapi_extra": {SCOPE_OF: Scope.READ.value, PROJECTS: False, IS_PUBLIC: True, MAY_ANSWER: list(may)}}
 
 
 class ScopedRoute(APIRoute):

@@ -78,7 +78,10 @@ async def preview_rule(request: Request, body: bodies.PreviewBody) -> Response:
 
 
 @router.post(
-    "/schedules:simulate", response_model=views.SimulationView, summary="Simulate schedules", **needs(Scope.READ)
+    "/schedules:simulate",
+    response_model=views.SimulationView,
+    summary="Simulate schedules",
+    **needs(Scope.READ, may=("not_found",)),
 )
 async def simulate_schedules(
     request: Request, body: Annotated[bodies.SimulateBody, Body(default_factory=bodies.SimulateBody)]
@@ -170,7 +173,10 @@ async def diff(request: Request, schedule_id: ScheduleId, body: bodies.DiffBody)
 
 
 @router.get(
-    "/schedules/{schedule_id:path}", response_model=views.ScheduleView, summary="Show a schedule", **needs(Scope.READ)
+    "/schedules/{schedule_id:path}",
+    response_model=views.ScheduleView,
+    summary="Show a schedule",
+    **needs(Scope.READ, tells=("ETag",)),
 )
 async def show_schedule(request: Request, schedule_id: ScheduleId) -> Response:
     """Return a schedule. Its ETag changes when somebody changes the schedule, but not when it fires."""
@@ -186,7 +192,7 @@ async def show_schedule(request: Request, schedule_id: ScheduleId) -> Response:
     response_model=views.ScheduleView,
     summary="Create or replace a schedule",
     responses={201: {"model": views.ScheduleView, "description": "it was created"}},
-    **needs(Scope.OPERATE),
+    **needs(Scope.OPERATE, may=("unknown_task", "invalid_payload"), tells=("ETag",)),
 )
 async def put_schedule(
     request: Request,
@@ -227,7 +233,7 @@ async def found(app: Mainspring, schedule_id: str) -> StoredSchedule | None:
 
 @router.post(
     "/schedules/{schedule_id:path}:pause", response_model=views.ScheduleView, summary="Pause a schedule",
-    **needs(Scope.OPERATE),
+    **needs(Scope.OPERATE, tells=("ETag",)),
 )  # fmt: skip
 async def pause_schedule(
     request: Request,
@@ -241,7 +247,7 @@ async def pause_schedule(
 
 @router.post(
     "/schedules/{schedule_id:path}:resume", response_model=views.ScheduleView, summary="Resume a schedule",
-    **needs(Scope.OPERATE),
+    **needs(Scope.OPERATE, tells=("ETag",)),
 )  # fmt: skip
 async def resume_schedule(request: Request, schedule_id: ScheduleId, body: Reason) -> Response:
     """Let a schedule fire again from now on."""
@@ -251,7 +257,10 @@ async def resume_schedule(request: Request, schedule_id: ScheduleId, body: Reaso
 
 @router.post(
     "/schedules/{schedule_id:path}:trigger", response_model=views.TriggeredView, status_code=201,
-    summary="Trigger a schedule", **needs(Scope.OPERATE, KeyKind.EXECUTION),
+    summary="Trigger a schedule",
+    **needs(
+        Scope.OPERATE, KeyKind.EXECUTION, may=("unknown_task", "invalid_payload", "system_halted"), tells=("Location",)
+    ),
 )  # fmt: skip
 async def trigger_schedule(request: Request, schedule_id: ScheduleId, body: Reason) -> Response:
     """Run a schedule's job once now, in addition to its times. An idempotency key lasts as long as the job."""

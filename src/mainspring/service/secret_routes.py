@@ -22,13 +22,13 @@ from mainspring.service.tokens import Scope
 router = Router(prefix="/v1", tags=["push"])
 
 
-class RotateBody(Body):
+class RotateSecretBody(Body):
     secret: str | None = Field(
         default=None, max_length=200, description="whsec_ and the Base64 of 24 to 64 bytes; left out: a new one is made"
     )
 
 
-class SecretBody(RotateBody):
+class SecretBody(RotateSecretBody):
     name: SecretName
 
 
@@ -60,7 +60,7 @@ async def show_secret(request: Request, name: str) -> Response:
     response_model=SecretTextView,
     status_code=201,
     summary="Create a secret",
-    **needs(Scope.ADMIN, KeyKind.SECRET),
+    **needs(Scope.ADMIN, KeyKind.SECRET, may=("duplicate",)),
 )
 async def create_secret(request: Request, body: SecretBody) -> Response:
     """Create a secret by which jobs of the task `http`, and callbacks, sign their requests."""
@@ -77,7 +77,7 @@ async def create_secret(request: Request, body: SecretBody) -> Response:
     **needs(Scope.ADMIN, KeyKind.SECRET),
 )
 async def rotate_secret(
-    request: Request, name: str, body: Annotated[RotateBody, Given(default_factory=RotateBody)]
+    request: Request, name: str, body: Annotated[RotateSecretBody, Given(default_factory=RotateSecretBody)]
 ) -> Response:
     """Replace a secret. For 24 hours, requests are signed with the new and the old one."""
     secret = await secrets_of(request).rotate(name, actor=caller_of(request).actor, text=body.secret)

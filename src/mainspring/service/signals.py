@@ -44,7 +44,7 @@ class SignalBody(Body):
     response_model=SignalView,
     status_code=201,
     summary="Send a signal",
-    **needs(Scope.ENQUEUE, KeyKind.OWN, projects=True),
+    **needs(Scope.ENQUEUE, KeyKind.OWN, projects=True, may=("invalid_payload",)),
 )
 async def send_signal(request: Request, body: SignalBody) -> Response:
     """Wake all jobs that wait for this key, now or later while the signal is kept."""

@@ -45,7 +45,7 @@ async def list_tasks(request: Request) -> Response:
     **needs(Scope.READ, projects=True),
 )
 async def show_task(request: Request, name: str) -> Response:
-    """Return a task, and which settings count for its jobs: what code says, and what was set at run time."""
+    """Return a task with the schema of its payload, and which settings count for its jobs: what code says, and what was set at run time."""
     app = app_of(request)
     try:
         task = await app.published.get(name)
@@ -151,6 +151,7 @@ async def halt_system(
     "/resume", response_model=views.ResumedView, summary="End the halt", tags=["halts"], **needs(Scope.OPERATE)
 )
 async def resume_system(request: Request, body: Reason) -> Response:
+    """Let workers start jobs again. Queues that are paused stay paused."""
     return answer({"resumed": await app_of(request).resume(reason=body.reason, actor=caller_of(request).actor)})
 
 
@@ -176,6 +177,7 @@ async def pause_queue(
     **needs(Scope.OPERATE, projects=True),
 )  # fmt: skip
 async def resume_queue(request: Request, queue: str, body: Reason) -> Response:
+    """Let workers start jobs of the queue again."""
     caller = caller_of(request)
     resumed = await app_of(request).resume(queue_for(caller, queue), reason=body.reason, actor=caller.actor)
     return answer({"resumed": resumed})

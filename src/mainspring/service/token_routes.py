@@ -21,6 +21,7 @@ def tokens_of(request: Request) -> Tokens:
 
 @router.get("/tokens", response_model=views.TokenList, summary="List tokens", **needs(Scope.ADMIN))
 async def list_tokens(request: Request) -> Response:
+    """Return all tokens without their texts, which are not stored."""
     return answer({"tokens": [token.to_data() for token in await tokens_of(request).list()]})
 
 

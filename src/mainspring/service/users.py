@@ -75,7 +75,11 @@ def with_birthday(day: str | None, known: Person | None) -> list[Any]:
 
 
 @router.post(
-    "", response_model=UserView, status_code=201, summary="Create a user", **needs(Scope.OPERATE, KeyKind.RESUMED)
+    "",
+    response_model=UserView,
+    status_code=201,
+    summary="Create a user",
+    **needs(Scope.OPERATE, KeyKind.RESUMED, tells=("Location",)),
 )
 async def create_user(request: Request, body: NewUserBody) -> Response:
     """Create a user. If the birthday is today and it is past 9 in the user's morning, the message is sent at once."""
@@ -89,6 +93,7 @@ async def create_user(request: Request, body: NewUserBody) -> Response:
 
 @router.get("/{user_id}", response_model=UserView, summary="Show a user", **needs(Scope.READ))
 async def show_user(request: Request, user_id: PersonId) -> Response:
+    """Return a user, with the birthday on which a message is sent."""
     return answer(user_data(await app_of(request).people.get(user_id)))
 
 

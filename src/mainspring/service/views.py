@@ -6,19 +6,24 @@ Times are ISO 8601 in UTC, with milliseconds. Lengths of time are seconds.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from mainspring.job import Job, Status
 from mainspring.json_data import plain, plain_job
 from mainspring.redaction import DEFAULT, Redaction
+from mainspring.service.problems import KINDS
 
 Moment = Annotated[datetime, Field(examples=["2027-03-01T08:00:00.000Z"])]
 
 
 class View(BaseModel):
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+
+class HealthView(View):
+    status: Literal["ok", "unavailable"]
 
 
 class FieldError(View):
@@ -35,11 +40,16 @@ class ProblemView(View):
     type: str = Field(description="identifies the code; the path of its page")
     title: str
     status: int
-    code: str = Field(description="one of a fixed list")
+    code: str = Field(description="one of a fixed list", json_schema_extra={"enum": list(KINDS)})
     detail: str = Field(description="what was wrong with this request")
     request_id: str = Field(description="finds the request in the service's log")
     errors: list[FieldError] = []
     nearest: list[str] = Field(default=[], description="of `unknown_task`: tasks with similar names")
+    see: str | None = Field(default=None, description="of `already_done`: GET this path to see what the request did")
+    effect: dict[str, Any] = Field(
+        default={},
+        description="of `already_done`: what is known of the effect, such as its `operation` in the audit log",
+    )
 
 
 class TargetView(View):

@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Match
 from mainspring import Mainspring
 from mainspring.service import ServiceSettings, make_service
 from mainspring.stores.sqlite import MemoryStore
+from tests.service.contract import check_answer
 from tests.service.serving import api_of, listening
 
 
@@ -66,6 +67,7 @@ class Client:
         return found.status, found.data["code"]
 
     def _check(self, method: str, path: str, found: Answer) -> None:
+        check_answer(method, path, found.status, found.headers, found.text)
         model = self._model(method, path, found.status)
         if model is None or found.headers.get("Content-Type") != "application/json":
             return

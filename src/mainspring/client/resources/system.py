@@ -8,9 +8,9 @@ from datetime import datetime
 from mainspring.client.inputs import given
 from mainspring.client.models import (
     HaltedView,
+    HealthView,
     NewTokenView,
     OrderView,
-    Probe,
     PublicTokenView,
     QueueDetail,
     QueueList,
@@ -190,12 +190,12 @@ class Secrets(Resource[S]):
 class Health(Resource[S]):
     """Probes."""
 
-    @operation("GET", "/health/live", Probe)
+    @operation("GET", "/health/live", HealthView)
     def live(self) -> Given:
         """Return whether the process is alive."""
         return Given()
 
-    @operation("GET", "/health/ready", Probe, also=UNHEALTHY)
+    @operation("GET", "/health/ready", HealthView, also=UNHEALTHY)
     def ready(self) -> Given:
         """Return whether the store answers: `ok` or `unavailable`."""
         return Given()
