@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mainspring import Mainspring
-from mainspring.errors import ConfigurationError, StoreUnavailable
+from mainspring.errors import ConfigurationError, StoreReadOnly, StoreUnavailable
 from mainspring.events import SubscriberReset
 from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.feed import Change, ChangeFilter, ChangeKind, Cursor
@@ -182,14 +183,17 @@ async def test_the_store_knows_how_often_and_why_a_function_failed(app: Mainspri
     assert (await app.subscribers.states())[0].owner is None  # a stop does not wait for the pause
 
 
-async def test_an_outage_after_the_action_does_not_repeat_it(app: Mainspring, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreReadOnly("a failover"), RuntimeError("a bug")])
+async def test_an_outage_after_the_action_does_not_repeat_it(
+    app: Mainspring, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     notes = Notes()
     app.subscriber("mailer", where=CREATED)(notes)
     write, outages = app.store.write, iter(range(3))
 
     async def away_three_times(bundles: list[Bundle]) -> object:
         if notes.jobs and next(outages, None) is not None:
-            raise StoreUnavailable("away")
+            raise error
         return await write(bundles)
 
     monkeypatch.setattr(app.store, "write", away_three_times)
@@ -198,6 +202,73 @@ async def test_an_outage_after_the_action_does_not_repeat_it(app: Mainspring, mo
         jobs = [await put(app.store), await put(app.store)]
         await until(lambda: len(notes.jobs) >= 2 and next(outages, None) is None)
     assert notes.jobs == jobs
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreReadOnly("a failover"), RuntimeError("a bug")])
+async def test_an_outage_during_the_action_does_not_cut_it_off(
+    app: Mainspring, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    write, failed, ended, notes = app.store.write, asyncio.Event(), asyncio.Event(), Notes()
+
+    @app.subscriber("mailer", where=CREATED)
+    async def slow(change: Change) -> None:
+        notes(change)
+        await failed.wait()
+        await asyncio.sleep(QUICK.sign_of_life)
+        ended.set()
+
+    async def away_once(bundles: list[Bundle]) -> object:
+        if notes.jobs and not failed.is_set():
+            failed.set()
+            raise error
+        return await write(bundles)
+
+    monkeypatch.setattr(app.store, "write", away_once)
+    async with app.worker(queues=["none"]):
+        await owned(app)
+        job_id = await put(app.store)
+        await asyncio.wait_for(ended.wait(), PATIENCE)
+    assert notes.jobs == [job_id]
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreReadOnly("a failover")])
+async def test_an_outage_longer_than_the_lease_is_not_taken_for_the_death_of_the_owner(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The worker that has acted moves the place as soon as the store is back. Another one waits long enough for it."""
+    store, notes, is_away = MemoryStore(), Notes(), False
+    apps = [Mainspring(store), Mainspring(store)]
+    for app in apps:
+        app.subscribers.timing = QUICK
+
+        @app.subscriber("mailer", where=CREATED)
+        async def act(change: Change) -> None:
+            nonlocal is_away
+            notes(change)
+            is_away = True
+
+    def unless_away(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(*args: Any, **options: Any) -> Any:
+            if is_away:
+                raise error
+            return await method(*args, **options)
+
+        return call
+
+    monkeypatch.setattr(store, "write", unless_away(store.write))
+    if isinstance(error, StoreUnavailable):  # a server that takes no writes still answers reads
+        monkeypatch.setattr(store, "documents", unless_away(store.documents))
+    async with apps[0], apps[0].worker(queues=["none"]), apps[1].worker(queues=["none"]):
+        await owned(apps[0])
+        await asyncio.sleep(2 * QUICK.sign_of_life)  # the other worker has seen the owner by then
+        first = await put(store)
+        await until(lambda: is_away)
+        await asyncio.sleep(2 * QUICK.lease)
+        is_away = False
+        second = await put(store)
+        await until(lambda: second in notes.jobs)
+        is_away = False
+    assert notes.jobs == [first, second]
 
 
 # -- the place ---------------------------------------------------------------------------------------------

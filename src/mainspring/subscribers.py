@@ -5,8 +5,11 @@ function, and moves the place. Each move names the version of the document that 
 was paused, and whose subscriber another worker serves by now, cannot move the place back.
 
 If a process dies after the function has acted and before the place was moved, the next worker calls the function again
-for that change. `Change.id` is the same then: pass it on as an idempotency key. An outage of the store is not a reason
-to call it again: the worker keeps trying to move the place.
+for that change. `Change.id` is the same then: pass it on as an idempotency key. The same happens if the others cannot
+know that the process lives, because it was stopped or cut off from the store for longer than the lease, or if a worker
+was told to stop and its grace ended during the action. A store that is away or refuses writes is not a reason to call
+the function again: the worker keeps trying to move the place, and others take over only after a write of their own has
+succeeded and the owner has had time for one.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from mainspring.errors import ConfigurationError, StoreUnavailable
+from mainspring.clock import Millis
+from mainspring.errors import ConfigurationError
 from mainspring.events import SubscriberReset
 from mainspring.ids import new_id
 from mainspring.log import get_log
@@ -33,6 +37,8 @@ from mainspring.stores.feed import Change, ChangeFilter, Cursor
 log = get_log("mainspring.subscribers")
 
 COLLECTION = "subscribers"
+TAKEOVERS = "subscriber_takeovers"  # written to learn whether the store takes writes
+A_DAY: Millis = 86_400_000
 PAGE = 200  # entries of the feed that one read returns at most
 PAUSE = 0.02  # seconds between two reads while changes keep coming
 LONGEST_ERROR = 500  # characters
@@ -48,7 +54,7 @@ class Timing:
     sign_of_life: float = 5.0  # between two of them
     first_pause: float = 1.0  # before a change is tried again, doubling
     longest_pause: float = 60.0
-    outage_pause: float = 1.0  # between two tries to move the place while the store is away
+    outage_pause: float = 1.0  # between two tries to move the place; shorter than `sign_of_life`
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +134,7 @@ class Service:
         self._error = ""
         self._saved_at = 0.0
         self._seen: tuple[str, float] | None = None  # another owner's version, and when it was first seen
+        self._warned: str | None = None  # the version that is taken over unless the owner writes now
 
     @property
     def name(self) -> str:
@@ -138,13 +145,24 @@ class Service:
         if self._stopping.is_set():
             self.finished.set()
             await asyncio.Event().wait()  # until this loop is cancelled
-        if not await self._take():
+        if not await self._take_if_free():
             await self._sleep(self._timing.sign_of_life)
             return
         with suppress(PlaceLost):
             await self._serve()
 
     # -- the place --------------------------------------------------------------------------------
+
+    async def _take_if_free(self) -> bool:
+        """Take the subscriber, see `_take`. If the store fails, forget for how long the owner was silent.
+
+        The owner cannot give signs of life either then.
+        """
+        try:
+            return await self._take()
+        except Exception:
+            self._seen = self._warned = None
+            raise
 
     async def _take(self) -> bool:
         """Become the owner: of a new subscriber, one without an owner, or one whose owner gives no sign of life."""
@@ -154,9 +172,25 @@ class Service:
             cursor = str((await self._services.store.changes(starts=starts)).cursor)
             return await self._become_owner(ABSENT, cursor, failures=0)
         state = SubscriberState.of(found[0])
-        if state.owner not in {None, self._owner} and not self._is_silent(found[0].version):
+        if state.owner not in {None, self._owner} and not await self._may_take_from(found[0].version):
             return False
         return await self._become_owner(found[0].version, state.cursor, state.failures)
+
+    async def _may_take_from(self, version: str) -> bool:
+        """Return whether the owner is silent although the store takes writes.
+
+        The second part needs a look after the next sign of life was due: during a failover, a store may answer reads
+        and refuse writes for longer than the lease.
+        """
+        if not self._is_silent(version):
+            return False
+        if self._warned != version:
+            now = self._services.store.clock.now()
+            attempt = Write(Key(TAKEOVERS, "", self._subscriber.name), json.dumps(self._owner), expires_at=now + A_DAY)
+            await self._services.store.write([Bundle((attempt,))])
+            self._warned = version
+            return False
+        return True
 
     def _is_silent(self, version: str) -> bool:
         now = self._services.store.clock.monotonic()
@@ -189,16 +223,20 @@ class Service:
         self._version, self._saved_at = write.version, began
 
     async def _save_after_action(self) -> None:
-        """Write the place, however long the store is away: otherwise the function would be called again."""
-        while True:
-            try:
-                await self._save()
-            except StoreUnavailable as error:
-                pause = self._timing.outage_pause
-                log.warning("subscriber_waits", subscriber=self._subscriber.name, error=str(error), retry_in=pause)
-                await asyncio.sleep(pause)
-            else:
-                return
+        """Write the place, however long the store cannot do it: otherwise the function would be called again."""
+        while not await self._can_save():  # noqa: ASYNC110 - no event tells that the store is back
+            await asyncio.sleep(self._timing.outage_pause)
+
+    async def _can_save(self) -> bool:
+        """Write the place; False if the store fails, for whatever reason. During a failover, it is read-only."""
+        try:
+            await self._save()
+        except PlaceLost:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever failed, the action must not be repeated for it
+            log.warning("subscriber_waits", subscriber=self._subscriber.name, error=f"{type(error).__name__}: {error}")
+            return False
+        return True
 
     async def _show_life(self) -> None:
         if self._services.store.clock.monotonic() - self._saved_at >= self._timing.sign_of_life:
@@ -267,8 +305,7 @@ class Service:
             while not call.done():
                 await asyncio.wait([call], timeout=self._timing.sign_of_life)
                 if not call.done():
-                    with suppress(StoreUnavailable):
-                        await self._save()
+                    await self._can_save()
         finally:
             call.cancel()  # it has ended, or the place is lost, or the worker waits no longer
         return self._has_succeeded(call, change)

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mainspring import Mainspring
-from mainspring.bulk.change import BulkChange, BulkState, filter_data, filter_of, from_data, to_data
+from mainspring.bulk.change import COLLECTION, BulkChange, BulkState, filter_data, filter_of, from_data, to_data
 from mainspring.bulk.timer import STEP_LEASE, BulkTimer
-from mainspring.errors import BulkNotFound, ConfigurationError, CountMoved, IllegalMove, StoreUnavailable
-from mainspring.job import Status
-from mainspring.stores.protocol import Action, Filter
-from mainspring.stores.sqlite import MemoryStore
+from mainspring.errors import BulkNotFound, ConfigurationError, CountMoved, Failure, IllegalMove, StoreUnavailable
+from mainspring.job import TRANSITIONS, Move, Outcome, Status
+from mainspring.stores.dynamodb import DynamoStore
+from mainspring.stores.protocol import Action, Filter, Store, Want
+from mainspring.stores.sqlite import MemoryStore, SqliteStore
 from mainspring.testing.clock import ManualClock
+from tests.conformance.scenario import join
+from tests.dynamodb import FreshStore
+from tests.postgres import RecycledStore
 
-JOBS = 1200
+JOBS = 120
+PAGE_SIZE = 50
+STORES = ["memory", "sqlite", *(pytest.param(name, marks=pytest.mark.slow) for name in ("postgres", "dynamodb"))]
 
 
 @pytest.fixture
@@ -24,9 +31,23 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Store:
+    match request.param:
+        case "memory":
+            return MemoryStore(clock=clock)
+        case "sqlite":
+            return SqliteStore(tmp_path / "jobs.db", clock=clock)
+        case "postgres":
+            return RecycledStore(clock=clock)
+        case _:
+            return FreshStore(clock=clock)
+
+
 @pytest.fixture
-async def app(clock: ManualClock) -> AsyncIterator[Mainspring]:
-    app = Mainspring(MemoryStore(clock=clock))
+async def app(store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Mainspring]:
+    monkeypatch.setattr("mainspring.bulk.change.PAGE_SIZE", PAGE_SIZE)
+    app = Mainspring(store)
 
     @app.task
     def greet(name: str) -> None: ...
@@ -58,9 +79,10 @@ async def test_a_bulk_change_changes_all_jobs_that_match(app: Mainspring) -> Non
     assert (done.state, done.changed, done.looked_at, done.progress) == (BulkState.DONE, JOBS, JOBS, 1.0)
     assert done.ended_at == app.now()
     assert await app.jobs.count(Filter(statuses=(Status.CANCELLED,))) == JOBS
-    assert await app.jobs.count(Filter(operation=change.id)) == JOBS
-    page = await app.jobs.find(Filter(operation=change.id), sort="finished", limit=5)
-    assert len(page.jobs) == 5
+    if not isinstance(app.store, DynamoStore):  # cannot find the jobs of an operation
+        assert await app.jobs.count(Filter(operation=change.id)) == JOBS
+        page = await app.jobs.find(Filter(operation=change.id), sort="finished", limit=5)
+        assert len(page.jobs) == 5
 
 
 async def test_it_is_in_the_audit_log_as_one_operation(app: Mainspring) -> None:
@@ -81,12 +103,12 @@ async def test_a_dry_run_only_counts(app: Mainspring) -> None:
         await app.bulk.get(planned.id)
 
 
-@pytest.mark.parametrize(("expected", "refused"), [(JOBS, False), (1150, False), (1100, True), (2000, True), (0, True)])
+@pytest.mark.parametrize(("expected", "refused"), [(JOBS, False), (115, False), (110, True), (200, True), (0, True)])
 async def test_another_number_of_jobs_than_expected_is_refused(app: Mainspring, expected: int, refused: bool) -> None:
     if not refused:
         await app.bulk.start("cancel", ALL, expect=expected)
         return
-    with pytest.raises(CountMoved, match=r"1,200 jobs match, but .* were expected"):
+    with pytest.raises(CountMoved, match=r"120 jobs match, but .* were expected"):
         await app.bulk.start("cancel", ALL, expect=expected)
     assert (await app.bulk.list()).changes == []
 
@@ -107,32 +129,32 @@ async def test_after_the_canary_it_waits_for_a_go_ahead(app: Mainspring) -> None
 
 
 async def test_the_pace_spreads_it_over_time(app: Mainspring, clock: ManualClock) -> None:
-    change = await app.bulk.start("cancel", ALL, pace=100)
+    change = await app.bulk.start("cancel", ALL, pace=10)
     await step(app)
-    assert await pending(app) == JOBS - 100
+    assert await pending(app) == JOBS - 10
     await step(app)
-    assert await pending(app) == JOBS - 100
+    assert await pending(app) == JOBS - 10
     for _ in range(5):
         clock.advance(1)
         await step(app)
-    assert await pending(app) == JOBS - 600
+    assert await pending(app) == JOBS - 60
     assert (await app.bulk.get(change.id)).progress == 0.5
 
 
 async def test_a_cancelled_one_stops(app: Mainspring, clock: ManualClock) -> None:
-    change = await app.bulk.start("cancel", ALL, pace=100)
+    change = await app.bulk.start("cancel", ALL, pace=10)
     await step(app)
     cancelled = await app.bulk.cancel(change.id, reason="enough")
     clock.advance(10)
     await step(app)
-    assert (cancelled.state, await pending(app)) == (BulkState.CANCELLED, JOBS - 100)
-    assert (await app.bulk.get(change.id)).changed == 100
+    assert (cancelled.state, await pending(app)) == (BulkState.CANCELLED, JOBS - 10)
+    assert (await app.bulk.get(change.id)).changed == 10
     with pytest.raises(IllegalMove, match="is cancelled"):
         await app.bulk.cancel(change.id)
 
 
 async def test_jobs_that_come_later_are_left_alone(app: Mainspring, clock: ManualClock) -> None:
-    await app.bulk.start("delete", ALL, pace=600)
+    await app.bulk.start("delete", ALL, pace=60)
     await step(app)
     await app.tasks["greet"].using(delay=60).enqueue(name="late")
     for _ in range(3):
@@ -142,11 +164,11 @@ async def test_jobs_that_come_later_are_left_alone(app: Mainspring, clock: Manua
 
 
 async def test_a_step_that_was_cut_off_is_repeated_without_repeating_work(app: Mainspring, clock: ManualClock) -> None:
-    change = await app.bulk.start("cancel", ALL, pace=500)
+    change = await app.bulk.start("cancel", ALL, pace=50)
     await step_that_is_cut_off(app)
-    assert await pending(app) == JOBS - 500
+    assert await pending(app) == JOBS - 50
     await step(app)
-    assert await pending(app) == JOBS - 500, "another process would have to wait for the lease of the step"
+    assert await pending(app) == JOBS - 50, "another process would have to wait for the lease of the step"
     clock.advance(STEP_LEASE / 1000)
     for _ in range(5):
         clock.advance(1)
@@ -168,6 +190,50 @@ async def test_a_canary_that_was_cut_off_changes_no_more_jobs(app: Mainspring, c
     assert (done.state, done.changed, done.looked_at, await pending(app)) == (BulkState.DONE, JOBS, JOBS, 0)
 
 
+@pytest.mark.parametrize("move", [Move.RETRY, Move.DEAD])
+async def test_a_retry_that_was_cut_off_retries_each_job_once(app: Mainspring, clock: ManualClock, move: Move) -> None:
+    await app.jobs.delete_where(ALL)
+    await app.tasks["greet"].enqueue_many([{"name": str(number)} for number in range(5)])
+    clock.advance(1)
+    ids = await fail_all(app, clock, move)
+    change = await app.bulk.start("retry", ALL)
+    assert change.total == 5
+    await step_that_is_cut_off(app)
+    assert await fail_all(app, clock, move) == ids
+    clock.advance(STEP_LEASE / 1000)
+    await step(app)
+    done = await app.bulk.get(change.id)
+    assert (done.state, done.changed, done.looked_at, done.total) == (BulkState.DONE, 5, 5, 5)
+    assert await app.jobs.count(Filter(statuses=(TRANSITIONS[Status.RUNNING][move],))) == 5
+
+
+async def test_a_cancellation_that_was_cut_off_asks_running_jobs_once(app: Mainspring, clock: ManualClock) -> None:
+    await app.jobs.delete_where(ALL)
+    await app.tasks["greet"].enqueue(name="ana")
+    await join(app.store, "w1")
+    assert len((await app.store.claim("w1", [Want("default", 1)])).jobs) == 1
+    clock.advance(1)
+    change = await app.bulk.start("cancel", ALL)
+    await step_that_is_cut_off(app)
+    clock.advance(STEP_LEASE / 1000)
+    await step(app)
+    done = await app.bulk.get(change.id)
+    assert (done.state, done.changed, done.looked_at, done.total) == (BulkState.DONE, 1, 1, 1)
+
+
+async def fail_all(app: Mainspring, clock: ManualClock, move: Move) -> set[str]:
+    """Let a worker claim all jobs that are due, and fail them."""
+    await join(app.store, "w1")
+    claims = (await app.store.claim("w1", [Want("default", 100)])).jobs
+    boom = Failure("ValueError", "boom")
+    await app.store.ack(
+        [Outcome(claim.id, claim.token, move, failure=boom, delay=3_600_000, ref=claim.ref) for claim in claims]
+    )
+    await app.store.leave("w1")
+    clock.advance(1)
+    return {claim.id for claim in claims}
+
+
 async def step_that_is_cut_off(app: Mainspring) -> None:
     """Do what a process leaves that dies after a page was changed, before the document says so."""
     store: Any = app.store
@@ -175,7 +241,7 @@ async def step_that_is_cut_off(app: Mainspring) -> None:
 
     async def dies(bundles: Any) -> Any:
         nonlocal writes
-        writes += 1
+        writes += any(write.key.collection == COLLECTION for bundle in bundles for write in bundle.writes)
         if writes == 2:
             msg = "killed"
             raise StoreUnavailable(msg)
@@ -188,12 +254,12 @@ async def step_that_is_cut_off(app: Mainspring) -> None:
 
 
 async def test_two_workers_do_not_do_the_same_step(app: Mainspring) -> None:
-    change = await app.bulk.start("cancel", ALL, pace=100)
+    change = await app.bulk.start("cancel", ALL, pace=10)
     document = (await app.store.due("bulk")).documents
     timer = BulkTimer(app.runtime.services, app.jobs)
     await timer.fire(document, app.store.clock.now())
     await timer.fire(document, app.store.clock.now())
-    assert (await app.bulk.get(change.id)).changed == 100
+    assert (await app.bulk.get(change.id)).changed == 10
 
 
 async def test_bulk_changes_are_listed_newest_first(app: Mainspring) -> None:

@@ -353,6 +353,31 @@ class AdminTests(StoreScenario):
         (entry,) = await store.audit()
         assert entry.count == 5
 
+    @pytest.mark.parametrize("move", [Move.RETRY, Move.DEAD, Move.CANCEL])
+    async def test_an_operation_retries_a_job_once(self, store: Store, clock: ManualClock, move: Move) -> None:
+        """A page that is repeated after a crash finds jobs that have failed again since."""
+        held, by = await running(store), By("ben")
+        await end(store, held, move, delay=60_000)
+        assert (await store.change(Action.RETRY, Filter(), by)).ids == (held.id,)
+        clock.advance(1)
+        await end(store, await claim_one(store), move, delay=60_000)
+        clock.advance(1)
+        other = await job_in(store, Status.DEAD_LETTER)
+        assert (await store.change(Action.RETRY, Filter(), by)).ids == (other,)
+        assert (await look(store, held.id)).status is TRANSITIONS[Status.RUNNING][move]
+        (entry,) = await store.audit()
+        assert (entry.count, entry.operation) == (2, by.operation)
+        assert (await store.change(Action.RETRY, Filter(), By("ben"))).ids == (held.id,)
+
+    async def test_an_operation_edits_a_job_and_asks_it_to_stop_once(self, store: Store) -> None:
+        held, waiting, by = await running(store), await put(store, delay=60_000), By("ben")
+        for changed in ((waiting,), ()):
+            edit = Edit(priority=0)
+            assert (await store.change(Action.EDIT, Filter(ids=(waiting,)), by, edit=edit)).ids == changed
+        for requested in ((held.id,), ()):
+            assert (await store.change(Action.CANCEL, Filter(ids=(held.id,)), by)).requested == requested
+        assert {entry.action: entry.count for entry in await store.audit()} == {"cancel": 1, "edit": 1}
+
     async def test_the_audit_log_counts_what_was_asked_of_running_jobs(self, store: Store) -> None:
         await running(store)
         await put(store)

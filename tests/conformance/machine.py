@@ -54,7 +54,6 @@ from tests.conformance.scenario import by_silence, join, new_job
 
 T = TypeVar("T")
 
-BY = By("machine")
 KEEP = {"keep": 120_000, "keep_dead": 240_000}
 COUNTED = frozenset({Move.DONE, Move.RETRY, Move.DEAD, Move.CANCEL})
 YIELDS_TO_CANCEL = frozenset({Move.RETRY, Move.SNOOZE, Move.RELEASE, Move.SUSPEND, Move.CRASH})
@@ -442,7 +441,7 @@ class StoreMachine(RuleBasedStateMachine):
         return [jobs[which % len(jobs)]] if jobs else []
 
     def change(self, action: Action, job: ModelJob) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, str]]:
-        changed = self.run(self.store.change(action, Filter(ids=(job.spec.id,)), BY))
+        changed = self.run(self.store.change(action, Filter(ids=(job.spec.id,)), By("machine")))
         return changed.ids, changed.requested, dict(changed.conflicts)
 
     def halt(self, queue: str | None) -> None:
@@ -450,7 +449,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.model.halted.add(queue)
 
     def resume(self, queue: str | None) -> None:
-        assert self.run(self.store.resume(BY, queue)) is (queue in self.model.halted)
+        assert self.run(self.store.resume(By("machine"), queue)) is (queue in self.model.halted)
         self.model.halted.discard(queue)
 
     def prune(self) -> None:

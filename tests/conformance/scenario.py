@@ -169,7 +169,7 @@ def at(clock: ManualClock, seconds: float = 0) -> datetime:
 
 
 async def by_hand(store: Store, action: Action, *ids: str, **edit: Any) -> Changed:
-    return await store.change(action, Filter(ids=ids), BY, edit=Edit(**edit) if edit else None)
+    return await store.change(action, Filter(ids=ids), By(BY.actor, BY.reason), edit=Edit(**edit) if edit else None)
 
 
 def a_halt(clock: ManualClock, *, seconds: float | None = None, queue: str | None = None, accept: bool = True) -> Halt:

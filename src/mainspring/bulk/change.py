@@ -88,8 +88,7 @@ class BulkChange:
 def narrowed(action: Action, where: Filter, now: datetime) -> Filter:
     """Return the filter for jobs that the action can change and that exist now.
 
-    A step may be repeated after a crash. So finished jobs must have finished before: a job that was retried and failed
-    again since is not retried twice.
+    Finished jobs must have finished before: a job that ends later did not match at the start.
     """
     chosen = tuple(status for status in where.statuses or tuple(Status) if status in ALLOWED[action])
     where = replace(where, statuses=chosen)

@@ -2,7 +2,7 @@
 
 A step takes the document first, by moving it to a later time. The process that has written that does the step; another
 one finds that the version has changed. If that process dies, the document comes due again, and the step is repeated
-from the same cursor: jobs that were changed no longer match, so no job is changed twice.
+from the same cursor: the store skips jobs that this operation has changed, so no job is changed twice.
 """
 
 from __future__ import annotations

@@ -680,7 +680,9 @@ class Store(Protocol):
     ) -> Changed:
         """Apply an action to one page of the matching jobs; if it changed anything, write it into the audit log.
 
-        With `by.audited` False, it appears neither in the audit log nor in the timelines of the jobs.
+        An operation changes a job once: a page that is repeated, because a process died, skips the jobs that the same
+        action of `by.operation` has changed, whatever became of them since. With `by.audited` False, the change appears
+        neither in the audit log nor in the timelines of the jobs, and a repeated page does not skip jobs.
         """
 
     async def halt(self, halt: Halt) -> Halt:

@@ -144,6 +144,8 @@ async def carry_out_one(
         except ConditionFailed as failed:
             current = unpack(failed.item) if failed.item else None
         except Cancelled:
+            if await table.get(line_key(row, request)) is not None:
+                return  # by an earlier try of this page
             current = await table.get(table.job_key(row["SK"]))
         else:
             return
@@ -198,13 +200,12 @@ def unchanged(row: Row) -> list[Condition]:
 
 
 def line(table: Table, row: Row, request: ChangeRequest) -> list[Write]:
-    """Return an entry for the job's own timeline."""
+    """Return an entry for the job's own timeline. The write fails if this operation has changed the job before."""
     if not request.by.audited:
         return []
     now = table.clock.now()
     words = {
-        "PK": history(row["SK"]),
-        "SK": f"hand#{stamp(now)}#{request.by.operation}#{request.action}",
+        **unpack(line_key(row, request)),
         "at": stamp(now),
         "operation": request.by.operation,
         "actor": request.by.actor,
@@ -212,7 +213,11 @@ def line(table: Table, row: Row, request: ChangeRequest) -> list[Write]:
         "reason": request.by.reason or None,
         "ttl": ttl(now + LINE_RETENTION),
     }
-    return [("Put", put(words))]
+    return [("Put", put(words, [absent("PK")]))]
+
+
+def line_key(row: Row, request: ChangeRequest) -> Any:
+    return key(history(row["SK"]), f"hand#{request.by.operation}#{request.action}")
 
 
 def count_move(table: Table, row: Row, before: Place, after: Place | None, expires_at: str | None = None) -> None:

@@ -14,7 +14,7 @@ There is one table with the keys PK and SK, and two sparse indexes: `places` (pl
     jobs of a failure group         Query each PK=failed#<fingerprint>#<shard>, SK=<id>
     the holder of a dedupe key      GetItem PK=key#<task>#<key>, SK=key
     a job's runs, its steps, and    Query PK=history#<id>, SK=run#<token>, step#<name> or
-        manual operations on it         hand#<moment>#<operation>
+        manual operations on it         hand#<operation>#<action>
     jobs that wait for a key        Query PK=waits#<key>, SK=<priority>#<id>#<token>
     ends whose wake-up is pending   Query each PK=wakeups#<part>, SK=<id>
     jobs whose steps are to be      places: place=over#<part>, rank=<moment>#<id>

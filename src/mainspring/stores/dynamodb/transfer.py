@@ -368,7 +368,7 @@ async def load_past(table: Table, record: Record, lines: Mapping[tuple[str, str]
         at = entry.get("at", stamp(record["created_at"]))
         words = {
             "PK": history(record["id"]),
-            "SK": f"hand#{at}#{operation}#{action}",
+            "SK": f"hand#{operation}#{action}",
             "at": at,
             "operation": operation,
             "actor": entry.get("actor", ""),

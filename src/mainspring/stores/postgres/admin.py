@@ -27,6 +27,10 @@ from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import Action, Changed, Halt
 from mainspring.stores.tables import CODES, COMPLETED, count_moves, to_columns
 
+NOT_YET_CHANGED = """
+NOT EXISTS (SELECT 1 FROM {s}.audit_jobs WHERE job_id = {table}.id AND operation = ? AND action = ?)
+"""  # by this operation: a page may be repeated
+
 
 async def change(transaction: Transaction, request: ChangeRequest) -> Changed:
     found = await find_jobs(transaction, request)
@@ -51,6 +55,8 @@ async def find_jobs(transaction: Transaction, request: ChangeRequest) -> list[Jo
         if request.cursor is not None:
             conditions.impossible = conditions.impossible or not is_id(request.cursor)
             conditions.add("id > ?::uuid", request.cursor)
+        if request.by.audited:
+            conditions.add(NOT_YET_CHANGED.replace("{table}", table), request.by.operation, str(request.action))
         if conditions.impossible or not statuses:
             continue
         statement = f"""SELECT {state} FROM {{s}}.{table}

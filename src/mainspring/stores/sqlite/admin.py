@@ -27,6 +27,10 @@ from mainspring.stores.sqlite.transaction import Transaction
 from mainspring.stores.sqlite.wakeups import wake_for_ends
 from mainspring.stores.tables import CODES, COMPLETED, count_moves, to_columns
 
+NOT_YET_CHANGED = """
+NOT EXISTS (SELECT 1 FROM mainspring_audit_jobs WHERE job_id = {table}.id AND operation = ? AND action = ?)
+"""  # by this operation: a page may be repeated
+
 
 def change(transaction: Transaction, requests: list[ChangeRequest]) -> list[Changed]:
     return [change_one(transaction, request) for request in requests]
@@ -52,6 +56,8 @@ def find_jobs(transaction: Transaction, request: ChangeRequest) -> list[JobState
         conditions.add("status IN (SELECT value FROM json_each(?))", json.dumps(statuses))
         if request.cursor is not None:
             conditions.add("id > ?", request.cursor)
+        if request.by.audited:
+            conditions.add(NOT_YET_CHANGED.format(table=table), request.by.operation, request.action)
         statement = f"SELECT {state} FROM {table} WHERE {conditions} ORDER BY id LIMIT ?"
         rows = transaction.execute(statement, (*conditions.values, request.limit + 1)).fetchall()
         found += map(to_state, rows)
