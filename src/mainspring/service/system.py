@@ -45,7 +45,10 @@ async def list_tasks(request: Request) -> Response:
     **needs(Scope.READ, projects=True),
 )
 async def show_task(request: Request, name: str) -> Response:
-    """Return a task with the schema of its payload, and which settings count for its jobs: what code says, and what was set at run time."""
+    """Return a task with the schema of its payload.
+
+    `settings` says which settings count for its jobs: what the code says, or what was set at run time.
+    """
     app = app_of(request)
     try:
         task = await app.published.get(name)
