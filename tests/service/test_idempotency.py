@@ -67,6 +67,27 @@ async def test_the_same_key_with_another_body_is_refused(app: Mainspring, client
     assert await app.jobs.count() == 1
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"payload": {"guest": "Ada"}, "task": "welcome"}',
+        b'{"task":"welcome","payload":{"guest":"Ada"}}\n',
+        b'{"task": "welcome", "payload": {"guest": "\\u0041da"}}',
+    ],
+)
+async def test_the_same_json_in_another_form_is_the_same_request(app: Mainspring, client: Client, text: bytes) -> None:
+    first = await client.post("/v1/jobs", ADA, idempotency_key="k1")
+    again = await client.post("/v1/jobs", text, idempotency_key="k1")
+    assert (again.status, again.text) == (201, first.text)
+    assert await app.jobs.count() == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000, b"1" * 5_000])
+def test_a_body_that_is_not_json_counts_as_it_is(body: bytes) -> None:
+    assert idempotency.canonical(body) == body
+    assert idempotency.canonical(body + b" ") != body
+
+
 async def test_many_equal_requests_at_once_create_one_job(app: Mainspring, client: Client) -> None:
     answers = await asyncio.gather(*(client.post("/v1/jobs", ADA, idempotency_key="k1") for _ in range(50)))
     assert {answer.status for answer in answers} == {201}

@@ -49,7 +49,19 @@ class IdempotencyKey:
         if found is None:
             raise Problem("invalid_request", "an Idempotency-Key has 1 to 255 printable ASCII characters and no spaces")
         name = hashlib.sha256("\n".join((caller, route, found[1])).encode()).hexdigest()
-        return cls(name, hashlib.sha256(body).hexdigest())
+        return cls(name, hashlib.sha256(canonical(body)).hexdigest())
+
+
+def canonical(body: bytes) -> bytes:
+    """Return the body without what does not matter in JSON: spaces, and the order of members.
+
+    A client that builds the same body again may write it in another way. A body that is not JSON stays as it is.
+    """
+    try:
+        data = json.loads(body)
+        return json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
+    except (ValueError, RecursionError):
+        return body
 
 
 @dataclass(frozen=True, slots=True)
