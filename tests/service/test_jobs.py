@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from mainspring import Mainspring, Status
 from mainspring.errors import ConfigurationError, InvalidCursor
 from mainspring.features.batches.api import TASK
+from mainspring.jobs import Jobs
 from mainspring.service.enqueue import MOST_NAMES
 from mainspring.service.problems import KINDS, problem_of
+from mainspring.stores.protocol import Action
 from mainspring.trace import EXAMPLE
 from tests.service.serving import Client
 
@@ -297,6 +300,25 @@ async def test_a_dead_letter_is_retried(app: Mainspring, client: Client) -> None
     assert (answer.status, answer.data["status"]) == (200, "pending")
     (entry,) = await app.audit()
     assert (entry.actor, entry.reason) == ("local", "the bank is back")
+
+
+@pytest.mark.parametrize(("method", "action"), [("POST", ":cancel"), ("POST", ":reschedule"), ("PATCH", "")])
+async def test_a_change_of_a_job_that_is_deleted_at_once_says_that_it_was_made(
+    app: Mainspring, client: Client, monkeypatch: pytest.MonkeyPatch, method: str, action: str
+) -> None:
+    job_id = await enqueued(client, delay=3600)
+    change = Jobs._change_one
+
+    async def change_and_delete(jobs: Jobs, *given: Any) -> Any:
+        changed = await change(jobs, *given)
+        await change(app.jobs, Action.DELETE, job_id, "", None)
+        return changed
+
+    monkeypatch.setattr(Jobs, "_change_one", change_and_delete)
+    answer = await client.send(method, f"/v1/jobs/{job_id}{action}", {"priority": "high"} if method == "PATCH" else {})
+    assert answer.code == "not_found"
+    assert "the change was made" in answer.data["detail"]
+    assert len(await app.audit()) == 2
 
 
 async def test_a_waiting_job_is_moved_edited_cancelled_and_deleted(app: Mainspring, client: Client) -> None:

@@ -71,6 +71,12 @@ class Person(PersonView):
     etag: str = Field(default="", description="give it as if_match to change only what you have read")
 
 
+class User(UserView):
+    """A user, with the ETag of its answer."""
+
+    etag: str = Field(default="", description="give it as if_match to change only what you have read")
+
+
 __all__ = [
     "AuditPage",
     "AuditView",
@@ -151,6 +157,7 @@ __all__ = [
     "TriggeredView",
     "UpcomingList",
     "UpcomingView",
+    "User",
     "UserView",
     "WorkerList",
     "WorkerView",

@@ -8,9 +8,11 @@ from fastapi import Body, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mainspring.errors import JobNotFound
 from mainspring.json_data import plain
 from mainspring.service import export, views
 from mainspring.service.bodies import EditBody, JobQuery, Paged, RescheduleBody, RetryBody
+from mainspring.service.problems import Problem
 from mainspring.service.redacted import Reveal, allowed, detail_data, redaction_for, redaction_of, restored_edit
 from mainspring.service.requests import Reason, Router, answer, caller_of, needs, next_link
 from mainspring.service.separation import filter_for, jobs_of, queue_for
@@ -90,7 +92,15 @@ async def cancel_job(request: Request, job_id: str, body: Reason) -> Response:
     """Cancel a waiting job at once. A running job is asked to stop."""
     jobs = jobs_of(request)
     cancelled = await jobs.cancel(job_id, reason=body.reason, actor=caller_of(request).actor)
-    return answer({"cancelled": cancelled, "job": job_data(await jobs.get(job_id), redaction_of(request))})
+    return answer({"cancelled": cancelled, "job": await changed_data(request, job_id)})
+
+
+async def changed_data(request: Request, job_id: str) -> dict[str, Any]:
+    """Return a job after its change. If others have deleted it since, say that the change was made all the same."""
+    try:
+        return job_data(await jobs_of(request).get(job_id), redaction_of(request))
+    except JobNotFound:
+        raise Problem("not_found", f"the change was made, and job {job_id} has been deleted since") from None
 
 
 @router.post(
@@ -105,7 +115,7 @@ async def retry_job(
     """Run a dead letter, a cancelled job or one that waits for its retry now. It has all its attempts again."""
     jobs = jobs_of(request)
     await jobs.retry(job_id, from_step=body.from_step, reason=body.reason, actor=caller_of(request).actor)
-    return answer(job_data(await jobs.get(job_id), redaction_of(request)))
+    return answer(await changed_data(request, job_id))
 
 
 @router.post(
@@ -121,7 +131,7 @@ async def reschedule_job(
     jobs = jobs_of(request)
     moment: dict[str, Any] = {"run_at": body.run_at, "delay": body.delay}
     await jobs.reschedule(job_id, **moment, reason=body.reason, actor=caller_of(request).actor)
-    return answer(job_data(await jobs.get(job_id), redaction_of(request)))
+    return answer(await changed_data(request, job_id))
 
 
 @router.patch(
@@ -137,7 +147,7 @@ async def edit_job(request: Request, job_id: str, body: EditBody) -> Response:
     if body.queue is not None:
         given["queue"] = queue_for(caller_of(request), body.queue)
     await jobs.edit(job_id, **given, reason=body.reason, actor=caller_of(request).actor)
-    return answer(job_data(await jobs.get(job_id), redaction_of(request)))
+    return answer(await changed_data(request, job_id))
 
 
 @router.delete(

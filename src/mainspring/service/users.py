@@ -5,6 +5,7 @@ A user is a person (`/v1/people`) with an occasion of the kind `birthday`, which
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
@@ -16,7 +17,8 @@ from mainspring.features.people.person import Person, person_of
 from mainspring.ids import new_id
 from mainspring.service.answers.users import DAY, UserView
 from mainspring.service.bodies import Body
-from mainspring.service.people import PersonId, Short, changed, existing
+from mainspring.service.etags import IfMatch, etag
+from mainspring.service.people import PersonId, Short, changed, check, existing, revision_of
 from mainspring.service.problems import Problem
 from mainspring.service.replay import KeyKind, known_effect
 from mainspring.service.requests import Router, answer, app_of, caller_of, location, needs
@@ -79,7 +81,7 @@ def with_birthday(day: str | None, known: Person | None) -> list[Any]:
     response_model=UserView,
     status_code=201,
     summary="Create a user",
-    **needs(Scope.OPERATE, KeyKind.RESUMED, tells=("Location",)),
+    **needs(Scope.OPERATE, KeyKind.RESUMED, tells=("Location", "ETag")),
 )
 async def create_user(request: Request, body: NewUserBody) -> Response:
     """Create a user. If the birthday is today and it is past 9 in the user's morning, the message is sent at once."""
@@ -88,34 +90,41 @@ async def create_user(request: Request, body: NewUserBody) -> Response:
     else:
         person = checked({"id": new_id(), **fields_of(body.model_dump())})
         await changed(app_of(request), person.id, lambda _known: person)
-    return answer(user_data(person), 201, location(request, f"/user/{person.id}"))
+    return shown(person, 201, location(request, f"/user/{person.id}"))
 
 
-@router.get("/{user_id}", response_model=UserView, summary="Show a user", **needs(Scope.READ))
+def shown(person: Person, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return answer(user_data(person), status, {**etag(revision_of(person) or ""), **(headers or {})})
+
+
+@router.get("/{user_id}", response_model=UserView, summary="Show a user", **needs(Scope.READ, tells=("ETag",)))
 async def show_user(request: Request, user_id: PersonId) -> Response:
-    """Return a user, with the birthday on which a message is sent."""
-    return answer(user_data(await app_of(request).people.get(user_id)))
+    """Return a user, with the birthday on which a message is sent. The ETag changes with each change."""
+    return shown(await app_of(request).people.get(user_id))
 
 
-@router.put("/{user_id}", response_model=UserView, summary="Change a user", **needs(Scope.OPERATE))
-async def change_user(request: Request, user_id: PersonId, body: UserBody) -> Response:
+@router.put("/{user_id}", response_model=UserView, summary="Change a user", **needs(Scope.OPERATE, tells=("ETag",)))
+async def change_user(request: Request, user_id: PersonId, body: UserBody, if_match: IfMatch = None) -> Response:
     """Change the given fields of a user. Another time zone or birthday moves the planned message."""
     given = body.model_dump(exclude_unset=True)
 
     def change(known: Person | None) -> Person:
         person = existing(user_id, known)
+        check(known, if_match)
         return person.with_changes(**fields_of(given, person))
 
     try:
-        return answer(user_data((await changed(app_of(request), user_id, change))[0]))
+        return shown((await changed(app_of(request), user_id, change))[0])
     except InvalidPerson as error:
         raise renamed(error) from None
 
 
 @router.delete("/{user_id}", status_code=204, summary="Delete a user", **needs(Scope.OPERATE))
-async def delete_user(request: Request, user_id: PersonId) -> Response:
+async def delete_user(request: Request, user_id: PersonId, if_match: IfMatch = None) -> Response:
     """Delete a user. Nothing is sent any more."""
-    await app_of(request).people.delete(user_id, actor=caller_of(request).actor)
+    await app_of(request).people.delete(
+        user_id, actor=caller_of(request).actor, check=lambda known: check(existing(user_id, known), if_match)
+    )
     return Response(status_code=204)
 
 

@@ -80,3 +80,15 @@ async def test_a_wrong_user_is_refused_field_by_field(
         assert (answer.status, answer.data["code"]) == (422, "invalid_request")
         assert [error["pointer"] for error in answer.data["errors"]] == [pointer]
     assert await client.get(f"/user/{john['id']}") == john
+
+
+async def test_a_change_of_what_others_have_changed_is_refused(client: Client, john: Any) -> None:
+    path = f"/user/{john['id']}"
+    read = (await client.send("GET", path)).headers["ETag"]
+    changed = await client.send("PUT", path, {"timezone": "Europe/London"}, if_match=read)
+    assert (changed.status, changed.headers["ETag"] != read) == (200, True)
+    refused = (412, "precondition_failed")
+    assert await client.problem("PUT", path, {"timezone": "Asia/Tokyo"}, if_match=read) == refused
+    assert await client.problem("DELETE", path, if_match=read) == refused
+    assert (await client.get(path))["timezone"] == "Europe/London"
+    assert (await client.send("DELETE", path, if_match=changed.headers["ETag"])).status == 204

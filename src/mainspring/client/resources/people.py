@@ -17,7 +17,7 @@ from mainspring.client.inputs import (
     given,
     payload_conditions,
 )
-from mainspring.client.models import PeoplePage, Person, PersonOccasions, PersonView, UpcomingList, UserView
+from mainspring.client.models import PeoplePage, Person, PersonOccasions, PersonView, UpcomingList, User
 from mainspring.client.operation import Given, Resource, S, listing, operation
 from mainspring.client.request import seconds
 from mainspring.client.resources.paging import PAGE_SIZE, all_pages
@@ -116,7 +116,7 @@ class People(Resource[S]):
 class Users(Resource[S]):
     """People in the form of a user service with birthdays, in camel case."""
 
-    @operation("POST", "/user", UserView)
+    @operation("POST", "/user", User)
     def create(
         self,
         firstName: str,  # noqa: N803 - as the route names it
@@ -130,17 +130,17 @@ class Users(Resource[S]):
         options = given({"birthday": birthday, "email": email})
         return Given(body={"firstName": firstName, "lastName": lastName, "timezone": timezone, **options})
 
-    @operation("GET", "/user/{user_id}", UserView)
+    @operation("GET", "/user/{user_id}", User)
     def get(self, user_id: str) -> Given:
         """Return a user."""
         return Given({"user_id": user_id})
 
-    @operation("PUT", "/user/{user_id}", UserView)
-    def change(self, user_id: str, **changes: Unpack[UserFields]) -> Given:
+    @operation("PUT", "/user/{user_id}", User)
+    def change(self, user_id: str, *, if_match: str | None = None, **changes: Unpack[UserFields]) -> Given:
         """Change the given fields of a user."""
-        return Given({"user_id": user_id}, body=dict(changes))
+        return Given({"user_id": user_id}, body=dict(changes), headers={"if-match": if_match})
 
     @operation("DELETE", "/user/{user_id}", type(None))
-    def delete(self, user_id: str) -> Given:
+    def delete(self, user_id: str, *, if_match: str | None = None) -> Given:
         """Delete a user. Nothing is sent any more."""
-        return Given({"user_id": user_id})
+        return Given({"user_id": user_id}, headers={"if-match": if_match})
