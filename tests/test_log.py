@@ -106,6 +106,21 @@ def test_it_can_be_asked_whether_a_level_is_wanted(caplog: pytest.LogCaptureFixt
         structlog.reset_defaults()
 
 
+def test_a_logger_of_structlog_is_made_once_where_the_program_allows_it(captured: LogCapture) -> None:
+    made: list[str] = []
+
+    def make(name: str) -> logging.Logger:
+        made.append(name)
+        return logging.getLogger(name)
+
+    for _ in range(2):  # it follows a new configuration
+        structlog.configure(processors=[captured], logger_factory=make, cache_logger_on_first_use=True)
+        log.info("job_done")
+        log.info("job_done")
+    assert made == ["mainspring.test"] * 2
+    assert len(captured.entries) == 4
+
+
 async def test_the_lines_about_a_job_name_it_by_the_same_fields(captured: LogCapture) -> None:
     app = Mainspring("memory://")
 

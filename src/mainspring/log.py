@@ -38,6 +38,8 @@ class Log:
     def __init__(self, name: str) -> None:
         self._name = name
         self._logger = logging.getLogger(name)
+        self._of_structlog: Any = None
+        self._processors: Any = None  # of structlog, when `_of_structlog` was made
 
     def debug(self, event: str, **fields: Any) -> None:
         self._log(logging.DEBUG, event, fields)
@@ -56,9 +58,16 @@ class Log:
         structlog = configured_structlog()
         if structlog is None:
             return self._logger.isEnabledFor(level)
-        logger = structlog.get_logger(self._name).bind()
+        logger = self._structlog_logger(structlog).bind()
         asks = getattr(type(logger), "is_enabled_for", None) or getattr(type(logger), "isEnabledFor", None)
         return asks is None or bool(asks(logger, level))
+
+    def _structlog_logger(self, structlog: Any) -> Any:
+        """Return the logger of structlog. It is made once per configuration: to make it takes longer than to ask it."""
+        processors = structlog.get_config()["processors"]
+        if processors is not self._processors:
+            self._of_structlog, self._processors = structlog.get_logger(self._name), processors
+        return self._of_structlog
 
     def _log(self, level: int, event: str, fields: dict[str, Any]) -> None:
         structlog = configured_structlog()
@@ -66,7 +75,7 @@ class Log:
             return
         fields = {name: value.value if isinstance(value, Enum) else value for name, value in fields.items()}
         if structlog is not None:
-            write = getattr(structlog.get_logger(self._name), logging.getLevelName(level).lower())
+            write = getattr(self._structlog_logger(structlog), logging.getLevelName(level).lower())
             write(event, **fields)  # not every structlog logger has `log`
         else:
             trace = fields.pop("exc_info", None)
