@@ -34,7 +34,7 @@ from mainspring.service.guard import App, Guard
 from mainspring.service.live import Live
 from mainspring.service.problems import Problem, problem_of
 from mainspring.service.push import add_http_task
-from mainspring.service.requests import app_of, of_lines
+from mainspring.service.requests import Endpoint, app_of, of_lines
 from mainspring.service.resources import BROWSER_ROUTERS, ROUTERS
 from mainspring.service.secrets import DeliveryTokens, Secrets
 from mainspring.service.settings import ServiceSettings, load_settings
@@ -42,6 +42,7 @@ from mainspring.service.tokens import Tokens
 
 log = get_log("mainspring.service")
 METHOD_NOT_ALLOWED = 405
+PLAIN_ROUTES = {"/v1/jobs": enqueue.enqueue, "/v1/jobs:bulk": enqueue.enqueue_bulk, **leases.ROUTES}
 CODES = {404: "not_found", METHOD_NOT_ALLOWED: "method_not_allowed"}
 
 
@@ -73,9 +74,7 @@ def make_api(app: Mainspring, tokens: Tokens, settings: ServiceSettings, live: L
     api.state.live = live
     api.state.secrets = Secrets(app.store)
     api.router.routes[:0] = [
-        Route("/v1/jobs", enqueue.enqueue, methods=["POST"]),
-        Route("/v1/jobs:bulk", enqueue.enqueue_bulk, methods=["POST"]),
-        *(Route(path, handle, methods=["POST"]) for path, handle in leases.ROUTES.items()),
+        *(Route(path, Endpoint(handle), methods=["POST"]) for path, handle in PLAIN_ROUTES.items()),
         WebSocketRoute("/v1/events/ws", event_socket.follow_by_socket),
     ]
     own = (

@@ -40,8 +40,9 @@ def check_path(path: str) -> None:
 
 def is_preflight(scope: Scope, path: str) -> bool:
     """Return whether a browser asks in advance whether a page may send a request with its token."""
-    asks = any(name == b"access-control-request-method" for name, _ in scope["headers"])
-    return asks and scope["method"] == "OPTIONS" and path.startswith(PUBLIC_PATHS)
+    if scope["method"] != "OPTIONS" or not path.startswith(PUBLIC_PATHS):
+        return False
+    return any(name == b"access-control-request-method" for name, _ in scope["headers"])
 
 
 async def answer_preflight(send: Callable[[MutableMapping[str, Any]], Awaitable[None]]) -> None:

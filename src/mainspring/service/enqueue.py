@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from mainspring.app import Mainspring
 from mainspring.errors import ConfigurationError, InvalidPayload, UnknownTask
-from mainspring.job import Inserted, NewJob
+from mainspring.job import FreshJobs, Inserted, NewJob
 from mainspring.names import check_name
 from mainspring.published.api import nearest
 from mainspring.service.bodies import BulkBody, NewJobBody
@@ -56,7 +56,9 @@ async def enqueue(request: Request) -> Response:
 
     entries: Sequence[Entry]
     if key is None:
-        entries, replayed = await app.runtime.pipeline.insert([await prepared(request, body)]), False
+        job = await prepared(request, body)
+        jobs = FreshJobs([job]) if is_fresh(request, body) else [job]
+        entries, replayed = await app.runtime.pipeline.insert(jobs), False
     else:
         entries, replayed = await enqueue_once(app, key, [body], check)
     [entry] = entries
@@ -117,6 +119,11 @@ async def prepare(request: Request, body: NewJobBody, *, traced: bool = True) ->
     if body.callback is None and body.failure_callback is None:
         return job
     return await followed(app, secrets_of(request), job, body)
+
+
+def is_fresh(request: Request, body: NewJobBody) -> bool:
+    """Return whether `prepare` returns the job as its task has made it, so that the store need not check it again."""
+    return not caller_of(request).within and body.callback is None and body.failure_callback is None
 
 
 def unknown(name: str, near: Sequence[str]) -> Problem:

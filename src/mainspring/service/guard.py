@@ -5,6 +5,7 @@ This is plain ASGI: frameworks' own middleware classes would cost more than an e
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 import traceback
@@ -124,6 +125,9 @@ class Caller:
             raise Problem("forbidden", msg)
 
 
+LOCAL = Caller(None)
+
+
 class Guard:
     """The outermost application."""
 
@@ -185,10 +189,10 @@ class Guard:
     async def _admit(self, request: Request) -> Caller:
         """Return who makes a request. Raises Problem if it may not come in."""
         if request.path in OPEN_PATHS:
-            return Caller(None)
+            return LOCAL
         self._check_host(request)
         if request.path in OPEN_PAGES or request.path.startswith(OPEN_FOLDERS):
-            return Caller(None)
+            return LOCAL
         caller = await self._caller(request)
         if caller.session:
             check_write(request.method, request.header)
@@ -236,7 +240,7 @@ class Guard:
                 return caller
             if self._needs_tokens:
                 raise Problem("unauthorized", "send a token: `Authorization: Bearer msk_…` (mainspring tokens create)")
-            return Caller(None)
+            return LOCAL
         if kind.lower() == "bearer" and text.strip().startswith(PUBLIC_PREFIX):
             cross_origin.check_path(request.path)
             return await public_caller(self._public_tokens, text.strip())
@@ -267,6 +271,8 @@ class Guard:
             return token
 
     async def _caller_by_cookie(self, request: Connection) -> Caller | None:
+        if not request.header(b"cookie"):
+            return None
         found = await self._tokens.of_session(request.cookie)
         return None if found is None else Caller(found[1], session=found[0].id)
 
@@ -286,10 +292,11 @@ class Connection:
         self.root: str = scope.get("root_path", "")  # where the service is mounted
         self.path: str = scope["path"].removeprefix(self.root)
         self._scope = scope
+        self._headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # of two with one name, the first
         scope.setdefault("state", {})["request_id"] = self.id
 
     def header(self, name: bytes) -> str:
-        return next((value.decode("latin-1") for key, value in self._scope["headers"] if key == name), "")
+        return self._headers.get(name, b"").decode("latin-1")
 
     @property
     def cookie(self) -> str:
@@ -410,7 +417,7 @@ class Request(Connection):
         return self.path if endpoint is not None and endpoint is not self._outer[0] else "unmatched"
 
     def log(self) -> None:
-        took = round((time.monotonic() - self._began) * 1000, 1)
-        log.debug(
-            "request", request_id=self.id, method=self._scope["method"], path=self.path, status=self._status, ms=took
-        )
+        if log.wants(logging.DEBUG):
+            took = round((time.monotonic() - self._began) * 1000, 1)
+            about = {"method": self._scope["method"], "path": self.path, "status": self._status}
+            log.debug("request", request_id=self.id, **about, ms=took)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body
@@ -15,7 +15,7 @@ from starlette.responses import Response
 from mainspring.app import Mainspring
 from mainspring.clock import Millis
 from mainspring.service.bodies import Reasoned
-from mainspring.service.guard import Caller
+from mainspring.service.guard import Caller, Receive, Send
 from mainspring.service.idempotency import IdempotencyKey
 from mainspring.service.problems import Problem
 from mainspring.service.replay import ANSWER_WITHIN, REPLAYED, KeyedRequest, KeyKind
@@ -78,6 +78,20 @@ def needs(
 def needs_public_token(*, may: Sequence[str] = ()) -> dict[str, Any]:
     """Return the arguments of a route for public tokens; see `public_jobs.grant_of`."""
     return {"openapi_extra": {SCOPE_OF: Scope.READ.value, PROJECTS: False, IS_PUBLIC: True, MAY_ANSWER: list(may)}}
+
+
+class Endpoint:
+    """A handler as an ASGI application.
+
+    Starlette would wrap a function in one more layer that handles errors, as the one around all routes does anyway.
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        response = await self._handle(Request(scope, receive, send))
+        await response(scope, receive, send)
 
 
 class ScopedRoute(APIRoute):
