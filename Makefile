@@ -100,6 +100,7 @@ imports: $(READY) ## import-linter: the layers
 
 bench: $(READY) ## measure
 	$(BIN)/python -m bench
+	$(BIN)/python -m bench.reads
 
 chaos: $(READY) ## the long form of the chaos tests (PYTEST="-k …": some of them)
 	MAINSPRING_CHAOS=long $(BIN)/python -m pytest -m chaos tests/chaos $(PYTEST)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from bench import machine, page, plan, roster, table
 from bench.field import FIELDS, Field
 from bench.ground import Databases, Files
-from bench.result import Results
+from bench.result import ReadResults, Results
 from bench.run import Run
 from bench.server import NoServer, Server
 
@@ -43,7 +43,8 @@ def main() -> None:
     for name, results in measured.items():
         show(FIELDS[name], results)
     if options.write_docs:
-        page.write(measured, DOCS)
+        path = kept_reads()
+        page.write(measured, DOCS, ReadResults.load(path) if path.exists() else None)
         say(f"wrote {DOCS / 'benchmarks.md'}")
 
 
@@ -118,6 +119,10 @@ def grounds(field: Field, work: Path, results: Results) -> Iterator[Files]:
 
 def kept(field: Field) -> Path:
     return RESULTS / f"{field.name}.json"
+
+
+def kept_reads() -> Path:
+    return RESULTS / "reads.json"
 
 
 def hindrance(entry: roster.Entry) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bench.field import Field
-    from bench.result import Results
+    from bench.result import ReadResults, Results
 
 PAGE = """\
 <!-- Written by `python -m bench --write-docs`; edit bench/page.py instead. -->
@@ -25,7 +25,7 @@ PAGE = """\
 
 This page compares Mainspring with its peers on one machine, on [SQLite](#sqlite), on [PostgreSQL](#postgresql) and by
 [HTTP](#http). Each peer has the best settings that its documentation gives. The [occasions](#occasions) of people have
-no peers; they are compared with bare SQL.
+no peers; they are compared with bare SQL. The [reads](#reads) of pages and operators have none either.
 
 Every figure is the median of its rounds. Round brackets hold the lowest and the highest round. Square brackets say how
 many times better Mainspring is (below 1: worse), as the median of the ratios of all rounds. In each round the peers
@@ -112,6 +112,34 @@ on {when}{quick}.
 
 {machine}
 <!-- end of field {name} -->"""
+READS = """\
+<!-- field reads -->
+## Reads
+
+How long the reads of pages and operators take with a million jobs: 200 k that wait and 800 k that have finished,
+100 k entries of the audit log, 1000 failure groups, and numbers for two years. One run of
+
+```
+{command}
+```
+
+on {when}. Each read was done five times by one process; the median counts, the time in the client included. The table
+has the slowest read of each group. The goal: every read takes less than {goal:.0f} ms.
+
+{figures}
+
+{slow}
+
+### The machine of the reads
+
+{machine}
+<!-- end of field reads -->"""
+UNMEASURED_READS = """\
+<!-- field reads -->
+## Reads
+
+Not measured yet: `python -m bench.reads --write-docs`.
+<!-- end of field reads -->"""
 RATES = """\
 ![Rates on {title}, a bar per peer](benchmarks/{name}-rates.svg)
 
@@ -156,8 +184,8 @@ in the drain in chunks and for the raw loop, which calls none. What is written f
 }
 
 
-def write(measured: Mapping[str, Results], docs: Path) -> None:
-    """The sections of the fields that were measured; the others stay as they are."""
+def write(measured: Mapping[str, Results], docs: Path, reads: ReadResults | None = None) -> None:
+    """The sections of the fields and reads that were measured; the others stay as they are."""
     path, drawings = docs / "benchmarks.md", docs / "benchmarks"
     drawings.mkdir(parents=True, exist_ok=True)
     before = path.read_text("utf-8") if path.exists() else ""
@@ -169,13 +197,14 @@ def write(measured: Mapping[str, Results], docs: Path) -> None:
                 (drawings / f"{field.name}-backlog.svg").write_text(plot.backlog(results, field.stocks), "utf-8")
             sections.append(_section(field, results))
         else:
-            sections.append(_section_of(field, before) or UNMEASURED.format(name=field.name, title=field.title))
+            sections.append(_section_of(field.name, before) or UNMEASURED.format(name=field.name, title=field.title))
+    sections.append(_reads(reads) if reads else _section_of("reads", before) or UNMEASURED_READS)
     page = PAGE.replace("{sections}", "\n\n".join(sections)).replace("{commands}", _commands())
     path.write_text(page, "utf-8")
 
 
-def _section_of(field: Field, page: str) -> str:
-    found = re.search(rf"<!-- field {field.name} -->.*<!-- end of field {field.name} -->", page, re.DOTALL)
+def _section_of(name: str, page: str) -> str:
+    found = re.search(rf"<!-- field {name} -->.*<!-- end of field {name} -->", page, re.DOTALL)
     return found[0] if found else ""
 
 
@@ -184,6 +213,7 @@ def _commands() -> str:
         f"- `python -m bench --field {field.name}`: about {field.minutes} minutes and {field.gigabytes} GB of disk"
         for field in FIELDS.values()
     ]
+    costs.append("- `python -m bench.reads`: about 3 minutes and 3 GB of disk")
     return "\n".join(costs)
 
 
@@ -202,6 +232,18 @@ def _section(field: Field, results: Results) -> str:
         peers=table.as_markdown(_peers(results)),
         ground=GROUND[field.name].format(settings=_settings(results)),
         machine=table.as_markdown(_machine(results)),
+    )
+
+
+def _reads(results: ReadResults) -> str:
+    slow = table.slow_reads(results)
+    return READS.format(
+        command=results.command,
+        when=results.when,
+        goal=table.READ_GOAL,
+        figures=table.as_markdown(table.reads(results)),
+        slow="\n".join(["Slower than the goal:", "", *(f"- {read}" for read in slow)]) if slow else "All of them do.",
+        machine=table.as_markdown([["", ""], *([name, value] for name, value in results.machine.items())]),
     )
 
 

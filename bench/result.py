@@ -67,3 +67,21 @@ class Results:
     @classmethod
     def load(cls, path: Path) -> Results:
         return cls(**json.loads(path.read_text("utf-8")))
+
+
+@dataclass
+class ReadResults:
+    """How long reads take with a million jobs, as kept in bench/results/reads.json."""
+
+    when: str
+    command: str
+    machine: dict[str, str]
+    figures: dict[str, dict[str, float]] = field(default_factory=dict)  # store -> read -> milliseconds
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> ReadResults:
+        return cls(**json.loads(path.read_text("utf-8")))

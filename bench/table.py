@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.plan import STATISTICS
-from bench.result import Results, Value, ratio
+from bench.result import ReadResults, Results, Value, ratio
 from bench.roster import OURS
 
 if TYPE_CHECKING:
@@ -179,3 +179,41 @@ def as_markdown(table: Table) -> str:
     header, *rows = table
     rule = ["---", *["---:"] * (len(header) - 1)]
     return "\n".join(f"| {' | '.join(row)} |" for row in [header, rule, *rows])
+
+
+# -- reads with a million jobs --------------------------------------------------------------------------
+READ_GOAL = 100.0  # milliseconds
+
+
+def reads(results: ReadResults) -> Table:
+    """A line per group of reads: the slowest of it on each store, and which one that is."""
+    groups = dict.fromkeys(name.partition(": ")[0] for figures in results.figures.values() for name in figures)
+    rows = [[group, *(_slowest(figures, group) for figures in results.figures.values())] for group in groups]
+    return [["the slowest of", *(f"{store}, ms" for store in results.figures)], *rows]
+
+
+def all_reads(results: ReadResults) -> Table:
+    names = dict.fromkeys(name for figures in results.figures.values() for name in figures)
+    rows = [[name, *(_milliseconds(figures.get(name)) for figures in results.figures.values())] for name in names]
+    return [["read", *(f"{store}, ms" for store in results.figures)], *rows]
+
+
+def slow_reads(results: ReadResults) -> list[str]:
+    return [
+        f"{name} on {store}: {_milliseconds(figure)} ms"
+        for store, figures in results.figures.items()
+        for name, figure in figures.items()
+        if figure >= READ_GOAL
+    ]
+
+
+def _slowest(figures: dict[str, float], group: str) -> str:
+    mine = {name.partition(": ")[2]: figure for name, figure in figures.items() if name.partition(": ")[0] == group}
+    if not mine:
+        return DASH
+    name = max(mine, key=lambda name: mine[name])
+    return f"{_milliseconds(mine[name])} ({name})"
+
+
+def _milliseconds(figure: float | None) -> str:
+    return DASH if figure is None else f"{figure:.1f}"
