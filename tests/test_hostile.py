@@ -247,6 +247,15 @@ def test_a_payload_that_is_neither_deep_nor_long_is_not_read_again(value: Any, m
     work.prepare(value)
 
 
+def test_lists_and_objects_in_turn_count_as_levels_too() -> None:
+    value: Any = 1
+    for number in range(MAX_LEVELS + 60):
+        value = [value] if number % 2 else {"a": value}
+    _, work = an_app()
+    with pytest.raises(InvalidPayload, match="nested too deep"):
+        work.prepare(value)
+
+
 def test_a_person_has_no_attribute_that_json_lacks() -> None:
     with pytest.raises(ValueError, match="finite number"):
         Person(id="p", tz="UTC", attributes={"a": NAN})

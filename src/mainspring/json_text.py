@@ -109,26 +109,51 @@ def is_perhaps_deep(text: str) -> bool:
     """
     if text.count("[") + text.count("{") <= MAX_LEVELS:
         return False
-    brackets = brackets_in(text)
-    for _ in range(MAX_LEVELS):
+    return has_more_levels(brackets_in(text), MAX_LEVELS)
+
+
+def has_more_levels(brackets: bytes, levels: int) -> bool:
+    for _ in range(levels):
         if not brackets:
             return False
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-    return True
+        brackets = brackets.replace(b"[]", b"")
+    return bool(brackets)
+
+
+def is_deep(body: bytes, levels: int) -> bool:
+    """Return whether this JSON has more levels of lists and objects. False if it is not JSON: reading it says so."""
+    if not has_more_levels(brackets_in(body.decode("utf-8", "replace")), levels):
+        return False
+    try:
+        value = json.loads(body)
+    except RecursionError:
+        return True
+    except ValueError:
+        return False
+    return depth_of(value) > levels
+
+
+def depth_of(value: Any) -> int:
+    depth, level = 0, [value]
+    while level := [item for item in level if isinstance(item, (dict, list))]:
+        depth += 1
+        level = [part for item in level for part in (item.values() if isinstance(item, dict) else item)]
+    return depth
 
 
 def brackets_in(text: str) -> bytes:
-    """Return the brackets outside of strings.
+    """Return the brackets outside of strings, those of objects as those of lists.
 
     After all other characters are removed, two adjacent quotes enclose no brackets, or have none between them.
     """
     if "\\" in text:
         text = text.replace("\\\\", "").replace('\\"', "")
-    structure = text.encode("utf-8", "replace").translate(None, NOT_STRUCTURE).replace(b'""', b"")
+    structure = text.encode("utf-8", "replace").translate(AS_LISTS, NOT_STRUCTURE).replace(b'""', b"")
     return STRING.sub(b"", structure)
 
 
 STRUCTURE = b'[]{}"'
+AS_LISTS = bytes.maketrans(b"{}", b"[]")  # of two kinds, both could be removed at once: two levels, counted as one
 NOT_STRUCTURE = bytes(set(range(256)) - set(STRUCTURE))
 STRING = re.compile(b'"[^"]*"')
 DIGITS = re.compile("[0-9]*")

@@ -17,6 +17,7 @@ from mainspring.log import context_fields
 from mainspring.metrics import CONTENT_TYPE, Metrics
 from mainspring.middleware import EnqueueCall
 from mainspring.service import ServiceSettings, Tokens, make_service
+from mainspring.service.random_text import hash_of
 from mainspring.service.tokens import TRUSTED_FOR
 from tests.metrics.test_metrics import Page
 from tests.service.serving import Answer, Client, listening, serving
@@ -163,9 +164,8 @@ async def test_a_token_is_not_trusted_for_long_without_the_store(
     assert tokens.last_known(text) is None
     token = await tokens.find(text)
     assert tokens.last_known(text) == token
-    (known,) = tokens._known
-    read_at, _ = tokens._known[known]
-    tokens._known[known] = read_at - TRUSTED_FOR, token
+    read_at, _ = tokens._known.get(hash_of(text))
+    tokens._known.put(hash_of(text), read_at - TRUSTED_FOR, token)
     assert tokens.last_known(text) is None
 
 

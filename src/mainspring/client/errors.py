@@ -4,7 +4,7 @@
     ├── ServiceUnreachable        no answer came: no connection, a lost connection, or a timeout
     ├── UnexpectedAnswer          an answer came that this client cannot read
     └── ServiceError              the service refused the request; `code` says why
-        ├── InvalidRequest        400, 405, 413, 421, 422: the request is wrong (also a ValueError)
+        ├── InvalidRequest        400, 405, 408, 413, 421, 422, 431: the request is wrong (also a ValueError)
         │   ├── InvalidPayload    the payload does not fit the task's schema
         │   ├── UnknownTask       no worker has published the task; `nearest` has similar names
         │   └── KeyReused         the idempotency key was used with another request
@@ -174,6 +174,8 @@ class ServiceFailed(ServiceError):
 ADVICE: Mapping[str, str] = {
     "already_done": "do not send it again; its member `see` is the path that shows what it did",
     "invalid_cursor": "begin at the first page again, without a cursor",
+    "request_timeout": "send less at once, or raise body_timeout of the service",
+    "headers_too_large": "send fewer headers",
     "body_too_large": "send fewer or smaller jobs at once",
     "host_not_allowed": "add this host to the service's setting allowed_hosts",
     "illegal_move": "look at the job's status first: client.jobs.get(…)",
@@ -198,10 +200,12 @@ OF_STATUSES: Mapping[int, type[ServiceError]] = {
     409: Conflict,
     410: NotFound,
     412: PreconditionFailed,
+    408: InvalidRequest,
     413: InvalidRequest,
     421: InvalidRequest,
     422: InvalidRequest,
     429: TooManyRequests,
+    431: InvalidRequest,
     503: ServiceUnavailable,
 }
 

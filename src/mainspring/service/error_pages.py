@@ -82,6 +82,14 @@ ADVICE: Mapping[str, Advice] = {
         "The body is larger than `max_body` allows; bulk enqueues may be five times as large.",
         "Send fewer jobs at once, keep large data elsewhere and enqueue its address, or raise `max_body`.",
     ),
+    "request_timeout": Advice(
+        "The body of the request did not arrive within `body_timeout` seconds after its headers.",
+        "Send the request again. On a slow network, send fewer jobs at once, or raise `body_timeout`.",
+    ),
+    "headers_too_large": Advice(
+        "The names and values of the headers have more than 16,384 bytes.",
+        "Remove what the service does not need, such as cookies of other applications under the same name.",
+    ),
     "host_not_allowed": Advice(
         "The header `Host` has a name that the service does not know. That protects it from pages that point their own "
         "name at this machine.",

@@ -89,6 +89,7 @@ async def caller_of(socket: WebSocket, text: str | None) -> Caller:
     token = await tokens.find(text)
     if token is None:
         raise Problem("unauthorized", "the token is wrong, revoked or expired")
+    socket.state.limits.take(token.id)
     return Caller(token)
 
 

@@ -5,6 +5,7 @@ This is plain ASGI: frameworks' own middleware classes would cost more than an e
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
@@ -19,6 +20,7 @@ from starlette.requests import ClientDisconnect
 from mainspring.errors import MainspringError, StoreUnavailable
 from mainspring.health import within
 from mainspring.ids import new_request_id
+from mainspring.json_text import is_deep
 from mainspring.log import get_log, request_id
 from mainspring.meter import enqueued_via
 from mainspring.metrics.metrics import Metrics
@@ -55,6 +57,8 @@ ENDS_A_JOB = re.compile(r"/v1/jobs/([0-9a-f-]{36}):(?:complete|fail)")
 METRICS_PATH = "/metrics"
 """A token that may read it stays good while the store does not answer: the metrics tell of the outage."""
 
+MAX_HEADERS = 16_384  # bytes of all names and values
+MAX_DEPTH = 64  # levels of lists and objects in a body
 TOKEN_TIMEOUT = 2.0  # seconds for a store that hangs, at METRICS_PATH
 BULK_FACTOR = 5  # the body of a bulk enqueue may be five times as large as others
 SECURITY_HEADERS = [
@@ -147,6 +151,7 @@ class Guard:
         self._hosts = settings.hosts
         self._needs_tokens = settings.needs_tokens
         self._max_body = settings.max_body
+        self._body_timeout = settings.body_timeout
         self._limits = RateLimits(settings.rate_limit, settings.rate_burst)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -160,12 +165,14 @@ class Guard:
         about = request_id.set(request.id), enqueued_via.set("api")
         try:
             request.check_text()
+            request.check_headers()
             if cross_origin.is_preflight(scope, request.path):
                 self._check_host(request)
                 await cross_origin.answer_preflight(request.send)
                 return
             request.caller = await self._admit(request)
             request.max_body = self._max_body * (BULK_FACTOR if request.path.endswith(":bulk") else 1)
+            request.body_timeout = self._body_timeout
             request.check_length()
             await self._app(scope, request.receive, request.send)
         except Problem as problem:  # refused before a route was found, or while it read the body
@@ -205,9 +212,11 @@ class Guard:
     async def _open_socket(self, socket: Socket) -> None:
         """Open a WebSocket. Browsers cannot send a token in a header: their first message has it (event_socket.py)."""
         try:
+            socket.check_headers()
             self._check_host(socket)
             if socket.path != cross_origin.SOCKET_PATH:
                 socket.check_origin()
+            socket.scope["state"]["limits"] = self._limits  # for a token in the first message
             socket.scope["state"]["caller"] = await self._caller_of_socket(socket)
             await self._app(socket.scope, socket.receive, socket.send)
         except Problem as problem:
@@ -284,6 +293,12 @@ async def public_caller(public_tokens: PublicTokens, text: str) -> Caller:
     return Caller(holder.issuer, grant=holder.grant)
 
 
+def check_depth(body: bytes) -> None:
+    """Raise Problem if JSON is nested too deep. Most bodies have so few brackets that counting them is enough."""
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and is_deep(body, MAX_DEPTH):
+        raise Problem("invalid_request", f"the body may have up to {MAX_DEPTH} levels of lists and objects")
+
+
 class Connection:
     """What a request and a WebSocket have in common."""
 
@@ -297,6 +312,11 @@ class Connection:
 
     def header(self, name: bytes) -> str:
         return self._headers.get(name, b"").decode("latin-1")
+
+    def check_headers(self) -> None:
+        """Refuse long headers. The server refuses those that arrive in parts, but not those that arrive at once."""
+        if sum(len(name) + len(value) for name, value in self._scope["headers"]) > MAX_HEADERS:
+            raise Problem("headers_too_large", f"the headers of a request may have up to {MAX_HEADERS:,} bytes")
 
     @property
     def cookie(self) -> str:
@@ -343,9 +363,11 @@ class Request(Connection):
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         super().__init__(scope)
         self.max_body = 0
+        self.body_timeout = 0.0
         self.limits: list[Header] = []  # headers that say how many requests are left
         self._receive, self._send = receive, send
         self._read = 0
+        self._body: list[bytes] | None = []  # what has arrived of it; None: all has, and was checked
         self._status = 0
         self._began = time.monotonic()
         self._answered: float | None = None  # when the answer began; a stream may go on for hours
@@ -375,11 +397,27 @@ class Request(Connection):
             raise self._too_large()
 
     async def receive(self) -> Message:
-        message = await self._receive()
-        self._read += len(message.get("body", b""))
+        if self._body is None:
+            return await self._receive()
+        message = await self._part()
+        part = message.get("body", b"")
+        self._read += len(part)
         if self._read > self.max_body:
             raise self._too_large()
+        self._body.append(part)
+        if not message.get("more_body", False):
+            check_depth(self._body[0] if len(self._body) == 1 else b"".join(self._body))
+            self._body = None
         return message
+
+    async def _part(self) -> Message:
+        """Return the next part of the body. A client that sends it slowly would hold a connection for ever."""
+        try:
+            async with asyncio.timeout(self.body_timeout - (time.monotonic() - self._began)):
+                return await self._receive()
+        except TimeoutError:
+            msg = f"the body did not arrive within {self.body_timeout:g} seconds; send the request again"
+            raise Problem("request_timeout", msg) from None
 
     def _too_large(self) -> Problem:
         return Problem("body_too_large", f"the body of this request may have up to {self.max_body:,} bytes")
@@ -401,6 +439,8 @@ class Request(Connection):
         body = problem.body(self.id, self.root)
         headers = [(name.encode(), value.encode()) for name, value in problem.headers().items()]
         headers.append((b"content-length", str(len(body)).encode()))
+        if problem.code == "request_timeout":
+            headers.append((b"connection", b"close"))
         await self.send({"type": "http.response.start", "status": problem.kind.status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
 

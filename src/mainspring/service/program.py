@@ -15,6 +15,7 @@ from mainspring.errors import ConfigurationError, StoreUnavailable
 from mainspring.log import get_log
 from mainspring.runtime import Runtime
 from mainspring.service.application import make_service
+from mainspring.service.guard import MAX_HEADERS
 from mainspring.service.live import Live
 from mainspring.service.settings import ServiceSettings
 from mainspring.service.tokens import Tokens
@@ -58,7 +59,8 @@ class Service:
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=REQUEST_GRACE,
-            h11_max_incomplete_event_size=16_384,
+            http="h11",  # the other parser takes headers of any size
+            h11_max_incomplete_event_size=MAX_HEADERS,
         )
         self._server = Server(config)
         self._stopped = False

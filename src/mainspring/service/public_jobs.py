@@ -236,6 +236,7 @@ async def follow(socket: WebSocket) -> bool:
     live, is_complete = live_of(socket.app), False
     async with while_connected(socket.receive):
         caller: Caller = await public_caller(PublicTokens(socket.app.state.tokens), asked.token)
+        socket.state.limits.take(caller.id)
         assert caller.grant is not None  # noqa: S101 - for the type checker
         async with live.stream(caller, wish_of(caller, caller.grant, asked.job, asked.since)) as stream:
             is_complete = await stream.run(SocketWire(socket), live.now())

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from mainspring.service.problems import Problem
 
-MANY_BUCKETS = 10_000  # beyond that, buckets that are full are forgotten: they are as good as new ones
+MANY_BUCKETS = 10_000  # beyond that, buckets are forgotten
 Header = tuple[bytes, bytes]
 
 
@@ -53,6 +53,11 @@ class RateLimits:
         return Problem("too_many_requests", msg, retry_after=seconds)
 
     def _tidy(self, now: float) -> None:
-        if len(self._buckets) > MANY_BUCKETS:
-            age = self._burst / self._rate
-            self._buckets = {token: (left, at) for token, (left, at) in self._buckets.items() if now - at < age}
+        """Forget buckets that are full again. If too many are left, keep those with the fewest requests left."""
+        if len(self._buckets) <= MANY_BUCKETS:
+            return
+        age = self._burst / self._rate
+        kept = [(left, at, token) for token, (left, at) in self._buckets.items() if now - at < age]
+        if len(kept) > MANY_BUCKETS // 2:
+            kept = sorted(kept)[: MANY_BUCKETS // 2]
+        self._buckets = {token: (left, at) for left, at, token in kept}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.clock import Millis
 from mainspring.service.random_text import hash_of, random_digits
+from mainspring.service.recent import Recent
 from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Note, Write
 from mainspring.stores.paging import pages
 
@@ -52,7 +53,7 @@ class Sessions:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[str, tuple[float, Session | None]] = {}  # by the hash of the cookie: when read, and what
+        self._known: Recent[Session] = Recent(MOST_KNOWN)  # by the hash of the cookie
 
     async def create(self, token_id: str, *, actor: str, address: str) -> tuple[Session, str]:
         """Create a session; return it with the value of its cookie."""
@@ -70,13 +71,11 @@ class Sessions:
         if parts is None:
             return None
         known = hash_of(cookie)
-        read_at, session = self._known.get(known, (float("-inf"), None))
+        read_at, session = self._known.get(known)
         now = time.monotonic()
         if now - read_at >= FRESH_FOR:
             session = await self._read(parts[1], parts[2])
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()
-            self._known[known] = now, session
+            self._known.put(known, now, session)
         return None if session is None or session.expires_at <= self._store.clock.now() else session
 
     async def current(self, ids: Iterable[str]) -> set[str]:

@@ -104,6 +104,13 @@ class ServiceSettings(BaseSettings):
         description="bytes of a request's body; five times as many for bulk",
     )
 
+    body_timeout: float = Field(
+        default=30.0,
+        gt=0,
+        le=3600,
+        description="seconds in which the body of a request must arrive",
+    )
+
     rate_limit: float = Field(
         default=100.0,
         ge=0,

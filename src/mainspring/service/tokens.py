@@ -24,6 +24,7 @@ from mainspring.names import check_name
 from mainspring.projects import check_project, in_project, pattern, queue_in
 from mainspring.queue_patterns import EVERY, REST
 from mainspring.service.random_text import DIGITS, hash_of, random_digits
+from mainspring.service.recent import Recent
 from mainspring.service.sessions import Session, Sessions
 from mainspring.service.signing_keys import SigningKeys
 from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Note, Write
@@ -40,7 +41,7 @@ SHAPE = re.compile(
 )
 TRUSTED_FOR = 3600.0  # seconds that a token stays good for `/metrics` while the store does not answer
 FRESH_FOR = 5.0  # seconds that a process trusts what it has read of a token; a revoked token works no longer than that
-MOST_KNOWN = 10_000  # tokens that a process remembers
+MOST_KNOWN = 10_000  # right tokens, and as many wrong ones, that a process remembers
 
 
 class Scope(StrEnum):
@@ -141,8 +142,8 @@ class Tokens:
         self.signing_keys = SigningKeys(store)  # of public tokens
         self.sessions = Sessions(store)  # of browsers
         self._store = store
-        self._known_ids: dict[str, tuple[float, Token | None]] = {}  # by id: when read, and what
-        self._known: dict[str, tuple[float, Token | None]] = {}  # by the hash of the whole text: when read, and what
+        self._known_ids: Recent[Token] = Recent(MOST_KNOWN)  # by id
+        self._known: Recent[Token] = Recent(MOST_KNOWN)  # by the hash of the whole text
 
     async def create(
         self,
@@ -192,13 +193,11 @@ class Tokens:
 
     async def by_id(self, token_id: str) -> Token | None:
         """Return the token with this id, for what is signed or opened in its name; None if it is not valid any more."""
-        read_at, token = self._known_ids.get(token_id, (float("-inf"), None))
+        read_at, token = self._known_ids.get(token_id)
         now = time.monotonic()
         if now - read_at >= FRESH_FOR:
             token = (await self.current([token_id])).get(token_id)
-            if len(self._known_ids) >= MOST_KNOWN:
-                self._known_ids.clear()
-            self._known_ids[token_id] = now, token
+            self._known_ids.put(token_id, now, token)
         return None if token is None or self._has_expired(token) else token
 
     async def of_session(self, cookie: str) -> tuple[Session, Token] | None:
@@ -213,18 +212,16 @@ class Tokens:
         if parts is None:
             return None
         known = hash_of(text)
-        read_at, token = self._known.get(known, (float("-inf"), None))
+        read_at, token = self._known.get(known)
         now = time.monotonic()  # before the read: a slow one would make the token look newer than it is
         if now - read_at >= FRESH_FOR:
             token = await self._read(*parts)
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()
-            self._known[known] = now, token
+            self._known.put(known, now, token)
         return None if token is None or self._has_expired(token) else token
 
     def last_known(self, text: str) -> Token | None:
         """Return the token of this text as it was read last, within the hour; for when the store does not answer."""
-        read_at, token = self._known.get(hash_of(text), (float("-inf"), None))
+        read_at, token = self._known.get(hash_of(text))
         is_recent = time.monotonic() - read_at < TRUSTED_FOR
         return token if token is not None and is_recent and not self._has_expired(token) else None
 

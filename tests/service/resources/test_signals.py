@@ -60,7 +60,7 @@ async def test_a_repeated_signal_is_sent_once_although_it_is_kept_shortly(
     assert (await client.send("POST", "/v1/signals", body, Idempotency_Key="k1")).data == first.data
 
 
-@pytest.mark.parametrize("payload", ["1e999", '"\\ud800"', "[" * 195 + "]" * 195])
+@pytest.mark.parametrize("payload", ["1e999", '"\\ud800"'])
 async def test_a_payload_that_cannot_be_stored_is_refused(client: Client, payload: str) -> None:
     for headers in ({}, {"Idempotency-Key": "k1"}):
         answer = await client.send_text("POST", "/v1/signals", f'{{"key": "a", "payload": {payload}}}', **headers)
