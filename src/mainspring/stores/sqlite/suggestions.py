@@ -30,8 +30,8 @@ ERROR_TYPES = " UNION ".join([
                                 WHERE attempts <> 0 ORDER BY attempts DESC LIMIT {SAMPLE})""",
     *(
         f"""SELECT error_type FROM (SELECT error_type FROM mainspring_archive INDEXED BY mainspring_archive_failed
-                                    WHERE status = {status} AND status > 4 ORDER BY id DESC LIMIT {SAMPLE})"""
-        for status in (DEAD_LETTER, CANCELLED)
+                                    WHERE status > 4 AND {only} ORDER BY status DESC, id DESC LIMIT {SAMPLE})"""
+        for only in (f"status < {CANCELLED}", f"status > {DEAD_LETTER}")  # with "=", SQLite may read and sort all
     ),
 ])  # fmt: skip
 STATEMENTS = {Completable.QUEUE: QUEUES, Completable.TASK: TASKS, Completable.ERROR_TYPE: ERROR_TYPES}
