@@ -88,7 +88,7 @@ def outside(companion: Companion, slack: FakeSlack, sentry: FakeSentry) -> None:
         say("in Sentry", f"{error['type']}: {error['value']}; job {event['tags']['job_id']}, {payload}")
     kinds = Counter(key.partition("#")[0] for key in companion.memory.partition_keys())
     say("in the table", ", ".join(f"{number} × {kind}" for kind, number in sorted(kinds.items())))
-    say("alive", "Companion goes on with a sync every five seconds. Ctrl-C stops it.")
+    say("story", "That was the story. Companion goes on with a sync every five seconds. Ctrl-C stops it.")
 
 
 async def live(companion: Companion, slack: FakeSlack, sentry: FakeSentry) -> None:
@@ -104,6 +104,8 @@ async def run(companion: Companion, slack: FakeSlack, sentry: FakeSentry) -> Non
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     companion.app.on(Event)(show)
     async with companion.app, companion.app.worker(concurrency=JOBS_PER_POLL, prefetch=0, grace=5):
+        for worker in (await companion.app.stats()).workers:
+            say("alive", f"worker {worker.id} waits for jobs")
         living = asyncio.create_task(live(companion, slack, sentry))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([living, stopping], return_when=asyncio.FIRST_COMPLETED)

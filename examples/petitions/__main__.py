@@ -75,6 +75,7 @@ class Story:
         self.control_room = control_room
 
     async def tell(self) -> None:
+        await self.first_heartbeat()
         await self.deadlines()
         await self.dead_letter()
         await self.halt()
@@ -84,6 +85,11 @@ class Story:
             await self.petitions.refer(petition.id, "Sir Kay", soon(2))
             await asyncio.sleep(3)
             await self.show_worker()
+
+    async def first_heartbeat(self) -> None:
+        while not await self.rows("SELECT 1 FROM petitions.worker_heartbeats"):  # noqa: ASYNC110 - in the database
+            await asyncio.sleep(0.05)
+        await self.show_worker()
 
     async def deadlines(self) -> None:
         bridge = await self.petitions.submit("a bridge over the brook")

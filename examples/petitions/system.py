@@ -50,6 +50,7 @@ class Settings:
     notice_url: str
     retry_delays: tuple[float, ...] = (30.0, 60.0)  # seconds: three attempts
     poll_interval: float = 10.0  # seconds
+    job_timeout: float = 60.0  # seconds for one handler; a claimed job may wait as long for its turn before that
     escalation_every: str = "1m"
     escalation_threshold: int = 5  # co-signers
     lease: float = 30.0  # seconds without a heartbeat after which a worker's jobs are taken over
@@ -116,6 +117,7 @@ class PetitionSystem:
             releaser=self.scheduler,
             name=self.scheduler.worker,
             poll_interval=self.settings.poll_interval,
+            job_timeout=self.settings.job_timeout,
         )
 
     # -- tasks ----------------------------------------------------------------------------------
@@ -127,11 +129,11 @@ class PetitionSystem:
         """
         app, every = self.app, self.settings.escalation_every
 
-        @app.task(queue="deadlines", timeout=120)
+        @app.task(queue="deadlines", timeout=2 * self.settings.job_timeout)
         async def referral_timeout(ctx: Context, petition_id: UUID, referral_id: UUID) -> None:
             await fire(ctx, {"petition_id": str(petition_id), "referral_id": str(referral_id)})
 
-        @app.task(queue="deadlines", timeout=120)
+        @app.task(queue="deadlines", timeout=2 * self.settings.job_timeout)
         async def deliberation_timeout(ctx: Context, petition_id: UUID) -> None:
             await fire(ctx, {"petition_id": str(petition_id)})
 

@@ -117,10 +117,3 @@ def lock_of(item: dict[str, Any]) -> datetime:
 
 def status_of(world: World, job_id: str) -> str:
     return str(world.job_item(job_id)["status"]["S"])
-
-
-def test_the_readme_names_tests_that_exist() -> None:
-    named = re.findall(r"`(test_\w+)\.(test_\w+)`", README)
-    assert named
-    for module, test in named:
-        assert re.search(rf"^(async )?def {test}\(", (HERE / f"{module}.py").read_text("utf-8"), re.MULTILINE), test

@@ -51,7 +51,7 @@ async def test_a_killed_worker_loses_nothing_and_sends_nothing_twice(new_world: 
         slack.slow(60)  # Slack delivers the messages; the answers do not arrive before the worker is killed
         jobs = [await companion.schedule_summary(user, DAY) for user in (ANA, BO)]
         with worker(world) as first:
-            await slack.arrived(2)
+            await slack.arrived(2, timeout=60)  # a process has to start first
             first.send_signal(signal.SIGKILL)
             first.wait()
         assert [await job.status() for job in jobs] == [Status.RUNNING] * 2

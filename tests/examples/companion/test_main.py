@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.examples.alive import lines_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -22,16 +25,16 @@ def test_the_story_is_told_and_ctrl_c_ends_it() -> None:
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout is not None
         lines = []
-        for line in process.stdout:
+        for line in lines_of(process, "alive"):
             lines.append(line)
-            if "alive" in line:
+            if "That was the story" in line:
                 process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         errors = process.stderr.read()
     story = "".join(lines)
     assert (process.returncode, errors) == (0, "")
+    assert re.search(r"alive +worker \S+ waits for jobs", story)
     assert "is scheduled already" in story
     assert "retrying      user_sync in 0.2 s: HTTP Error 503" in story
     assert "in Slack      C-bo: • Bo talked about the weather" in story

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples.alive import lines_of
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
@@ -23,9 +25,8 @@ def test_the_demo_tells_its_story_and_ends_on_ctrl_c() -> None:
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout is not None
         told = ""
-        for line in process.stdout:
+        for line in lines_of(process, "alive: "):
             told += line
             if END in line:
                 break
@@ -34,6 +35,7 @@ def test_the_demo_tells_its_story_and_ends_on_ctrl_c() -> None:
     assert (process.returncode, errors) == (0, "")
     assert rest.rstrip().endswith("Stopped.")
     for shown in (
+        "alive: ",
         "Sir Gawain has not answered in time",
         "“a fair in May” has enough co-signers",
         "a mill: received",

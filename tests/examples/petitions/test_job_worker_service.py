@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +15,7 @@ from structlog.testing import capture_logs
 
 from examples.petitions.application.ports import HaltStatus, Heartbeat, JobNotClaimedError
 from examples.petitions.application.services import JobWorkerService
-from examples.petitions.application.services.job_worker_service import PAUSED
+from examples.petitions.application.services.job_worker_service import LATE, PAUSED
 from examples.petitions.domain.models import JobStatus, ScheduledJob
 from examples.petitions.infrastructure.stubs import HaltCheckerStub, JobSchedulerStub
 
@@ -129,6 +130,20 @@ async def test_the_halt_is_checked_before_each_job_and_the_rest_is_given_back() 
     assert await bench.worker.poll_once() == 1
     assert (bench.scheduler.completed, bench.scheduler.released) == ([first], [second, third])
     assert bench.beats[-1].halted
+
+
+async def test_jobs_behind_a_slow_one_are_given_back_before_their_time_is_over() -> None:
+    """Each job has twice the job timeout from its claim on. Ten slow ones in a row would take longer."""
+    bench = Bench(job_timeout=0.02)
+    first, second = [await bench.scheduler.schedule("referral_timeout", {}, START) for _ in range(2)]
+    bench.during = lambda job: time.sleep(0.03) if job.id == first else None
+    with capture_logs() as logs:
+        assert await bench.worker.poll_once() == 1
+    assert (bench.scheduler.completed, bench.scheduler.released) == ([first], [second])
+    assert [line["event"] for line in logs] == [LATE]
+    assert not bench.beats[-1].halted
+    assert await bench.worker.poll_once() == 1
+    assert bench.scheduler.completed == [first, second]
 
 
 async def test_a_stopped_worker_finishes_its_job_and_gives_back_the_rest() -> None:

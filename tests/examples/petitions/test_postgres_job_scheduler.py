@@ -102,6 +102,38 @@ async def test_a_failed_job_is_retried_after_30_and_60_seconds_and_then_a_dead_l
     assert await outside.rows("SELECT status FROM petitions.scheduled_jobs") == [("failed",)]
 
 
+async def test_the_views_show_when_a_job_was_created_and_last_attempted(
+    new_system: NewSystem, outside: Outside
+) -> None:
+    query = "SELECT created_at, last_attempt_at, attempts FROM petitions.scheduled_jobs"
+    system, before = await new_system(), now()
+    job_id = await schedule(system)
+    ((created, attempted, attempts),) = await outside.rows(query)
+    assert (attempted, attempts) == (None, 0)
+    assert timedelta(milliseconds=-1) <= created - before < timedelta(minutes=1)
+    for number in (1, 2):
+        before = now()
+        await claim(system)
+        await system.scheduler.mark_failed(job_id, "no")
+        ((still_created, attempted, attempts),) = await outside.rows(query)
+        assert (still_created, attempts) == (created, number)
+        assert timedelta(milliseconds=-1) <= attempted - before < timedelta(minutes=1)
+        await system.app.jobs.reschedule(str(job_id))  # instead of waiting
+
+
+async def test_the_depth_of_the_dead_letter_queue_is_counted(new_system: NewSystem) -> None:
+    system = await new_system(retry_delays=(0.001,))
+    jobs = [await schedule(system, 60) for _ in range(3)]
+    for number, job_id in enumerate(jobs, 1):
+        for _ in range(2):
+            await system.app.jobs.reschedule(str(job_id))  # instead of waiting
+            await claim(system)
+            await system.scheduler.mark_failed(job_id, "no")
+        assert (await system.dead_letters.depth()).count == number
+    await system.app.jobs.delete(str(jobs[0]))
+    assert (await system.dead_letters.depth()).count == 2
+
+
 async def test_an_empty_dead_letter_queue_has_no_age(new_system: NewSystem) -> None:
     system = await new_system()
     depth = await system.dead_letters.depth()

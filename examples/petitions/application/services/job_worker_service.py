@@ -23,6 +23,7 @@ from examples.petitions.domain.models import ScheduledJob
 log = structlog.get_logger("petitions.worker")
 
 PAUSED = "Job worker paused due to system halt"
+LATE = "job_worker_is_late"
 JobHandler = Callable[[ScheduledJob], Awaitable[None]]
 REPORT_PAUSE = 1.0  # seconds between two tries to report an end
 
@@ -32,6 +33,9 @@ class JobWorkerService:
 
     Each cycle: check the halt, claim due jobs, run them one after the other, and give a sign of life. The halt is
     checked again before each job. A halt checker that cannot answer counts as a halt.
+
+    The queue gives a claimed job twice the `job_timeout`, counted from the claim. So a job that has waited behind slow
+    ones for longer than one `job_timeout` is given back, and claimed again with its full time.
     """
 
     def __init__(
@@ -85,8 +89,8 @@ class JobWorkerService:
             await self._beat(halted=True)
             return 0
         jobs = await self._claim()
-        done = await self._process_all(jobs)
-        await self._beat(halted=done < len(jobs) and not self._stopping.is_set())
+        done, why = await self._process_all(jobs)
+        await self._beat(halted=why == PAUSED)
         return done
 
     # -- a cycle --------------------------------------------------------------------------------
@@ -110,17 +114,26 @@ class JobWorkerService:
             claim.cancel()  # has no effect if it is done; otherwise its jobs are given back
             await asyncio.wait([claim])
 
-    async def _process_all(self, jobs: Sequence[ScheduledJob]) -> int:
+    async def _process_all(self, jobs: Sequence[ScheduledJob]) -> tuple[int, str | None]:
+        """Run jobs one after the other. Return how many, and why the others were given back."""
+        claimed_at = time.monotonic()
         for number, job in enumerate(jobs):
-            if self._stopping.is_set() or await self._is_halted():
-                await self._release(jobs[number:])
-                return number
+            if why := await self._reason_to_release(claimed_at):
+                await self._release(jobs[number:], why)
+                return number, why
             await self._process(job)
             self.processed += 1
-        return len(jobs)
+        return len(jobs), None
 
-    async def _release(self, jobs: Sequence[ScheduledJob]) -> None:
-        log.warning(PAUSED if not self._stopping.is_set() else "job_worker_stops", worker=self.name, released=len(jobs))
+    async def _reason_to_release(self, claimed_at: float) -> str | None:
+        if self._stopping.is_set():
+            return "job_worker_stops"
+        if time.monotonic() - claimed_at >= self._job_timeout:
+            return LATE
+        return PAUSED if await self._is_halted() else None
+
+    async def _release(self, jobs: Sequence[ScheduledJob], why: str) -> None:
+        log.warning(why, worker=self.name, released=len(jobs))
         for job in jobs:
             await self._report(job, lambda job=job: self._releaser.release(job.id))  # type: ignore[misc]
 
