@@ -21,6 +21,7 @@ from mainspring.features.batches.api import BatchHandle
 from mainspring.features.durable import signals
 from mainspring.features.durable.signals import Signal
 from mainspring.features.limits import Limit, Rate
+from mainspring.features.recovery.report import Recovery, recoveries
 from mainspring.halt_check import HaltedOption
 from mainspring.halting import CONFIRM_WITHIN, HaltResult, explained, seconds_of, wait_for_workers, write_halt
 from mainspring.handle import JobHandle
@@ -564,6 +565,10 @@ class Mainspring:
             self.store, since=since, until=until, step=step, queue=queue, task=task, by=by, zone=zone,
             within=tuple(within),
         )  # fmt: skip
+
+    async def recoveries(self) -> list[Recovery]:
+        """Return what the recoveries of tasks have done, also of tasks that only other programs know."""
+        return await recoveries(self.runtime.services)
 
     async def health(self, *, max_lateness: Length = MAX_LATENESS, timeout: Length = TIMEOUT) -> Health:
         """Return whether all is well. Report a store that does not answer within `timeout` as down; do not raise."""

@@ -47,6 +47,7 @@ def plain_job(job: Job) -> dict[str, Any]:
     return {
         **_fields(job),
         "target": target,
+        "timeout_at": plain(job.timeout_at),
         "start_by": plain(start_by) if isinstance(start_by, datetime) else None,
         "after": plain(after),
     }
@@ -59,6 +60,8 @@ def plain_stats(stats: Stats) -> dict[str, Any]:
         "halts": plain(stats.halts),
         "due_tasks": plain(stats.due_tasks),
         "unknown_tasks": plain(stats.unknown_tasks),
+        "stalled": stats.stalled,
+        "stuck": stats.stuck,
         "estimated": stats.estimated,
         "measures": plain(stats.measures),
     }
@@ -70,6 +73,7 @@ def plain_counts(counts: Counts, stats: Stats) -> dict[str, Any]:
         **{status.value: counts[status] for status in Status},
         "due": stats.due.get(counts.queue, 0),
         "oldest_due": plain(stats.oldest_due.get(counts.queue)),
+        "oldest_dead": plain(stats.oldest_dead.get(counts.queue)),
     }
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from mainspring import Recover
 from mainspring.job import Status
 from tests.cli.conftest import Outcome, Run, Shop
 
@@ -83,3 +84,15 @@ def test_purge_deletes_only_dead_letters_of_that_age(dead: Run, shop: Shop) -> N
 def test_purge_needs_an_age(dead: Run) -> None:
     assert dead("purge").code == 2
     assert dead("purge", "--older-than", "old").code == 2
+
+
+def test_recoveries_show_what_tasks_have_recovered(dead: Run, shop: Shop) -> None:
+    assert "no task has a recovery" in dead("recoveries").err
+    shop.bury()
+    shop.app.runtime.recovery.declare("welcome", Recover(max_times=1))
+    shop.app.run(shop.app.runtime.recovery.begin())
+    shop.app.run(shop.app.runtime.timers.run_due())
+    (data,) = dead("recoveries", "--json").data["recoveries"]
+    assert (data["task"], data["recovered"], data["exhausted"], data["total"]) == ("welcome", 1, 0, 1)
+    assert data["next_at"] > data["recovered_at"] == data["fired_at"]
+    assert "welcome" in dead("recoveries").out

@@ -9,6 +9,7 @@ import pytest
 from mainspring import Breaker, Context, Fair
 from mainspring.cli.paging import next_page
 from mainspring.job import ProgressReport, Status
+from mainspring.json_data import plain
 from mainspring.stores.protocol import Want
 from tests.cli.conftest import NIGHTLY_ONLY, Outcome, Run, Shop
 
@@ -216,6 +217,17 @@ def test_show_draws_the_progress_of_a_running_job(jobs: Run, shop: Shop) -> None
     shop.app.run(shop.app.store.report([ProgressReport(job_id, token, 0.5, "half\x1b[2J way")]))
     assert f"progress  {'━' * 14}{'─' * 14} 50% half [2J way" in jobs("show", job_id).out
     assert "50% half [2J way" in jobs("list").out
+
+
+def test_show_says_when_a_job_was_updated_and_reaches_its_timeout(jobs: Run, shop: Shop) -> None:
+    job_id = shop.enqueue(timeout=60)
+    claim(shop)
+    job = shop.app.run(shop.app.jobs.get(job_id))
+    assert job.started_at is not None
+    assert job.timeout_at == job.started_at + timedelta(seconds=60)
+    data = jobs("show", job_id, "--json").data["job"]
+    assert (data["timeout_at"], data["updated_at"]) == (plain(job.timeout_at), plain(job.updated_at))
+    assert {"timeout at", "updated"} <= shown(jobs("show", job_id)).keys()
 
 
 def test_show_as_json_has_the_job_and_its_history(jobs: Run, shop: Shop) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from mainspring.errors import Failure
 from mainspring.job import Counts, Job, Priority, Status
 from mainspring.json_data import plain
-from mainspring.stores.protocol import Filter, Stats
+from mainspring.stores.protocol import Filter, Stats, WorkerInfo
 from tests.cli.conftest import Shop
 
 
@@ -37,10 +37,17 @@ def test_whatever_else_comes_along() -> None:
 def test_stats_have_a_row_per_queue_with_every_status() -> None:
     oldest = datetime(2026, 5, 1, tzinfo=UTC)
     counts = Counts("mail", {Status.PENDING: 3})
-    data = plain(Stats(queues=[counts], due={"mail": 2}, oldest_due={"mail": oldest}, workers=[], halts=[]))
+    workers = [WorkerInfo("w1", "h", 1, ("*",), stuck=3), WorkerInfo("w2", "h", 2, ("*",), stuck=4, alive=False)]
+    stats = Stats(
+        queues=[counts], due={"mail": 2}, oldest_due={"mail": oldest}, workers=workers, halts=[],
+        oldest_dead={"mail": oldest}, stalled=5,
+    )  # fmt: skip
+    data = plain(stats)
+    assert (data["stalled"], data["stuck"]) == (5, 3)
     assert data["queues"] == [
         {
             "queue": "mail", "pending": 3, "running": 0, "retrying": 0, "suspended": 0, "completed": 0,
             "dead_letter": 0, "cancelled": 0, "due": 2, "oldest_due": "2026-05-01T00:00:00.000Z",
+            "oldest_dead": "2026-05-01T00:00:00.000Z",
         }
     ]  # fmt: skip

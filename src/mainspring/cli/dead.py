@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from mainspring.app import Mainspring
 from mainspring.cli.changes import add_change_options, add_prudence_options, change_many, run_change
@@ -17,9 +18,13 @@ from mainspring.cli.loading import opened
 from mainspring.cli.moments import parse_length
 from mainspring.cli.paging import add_page_options
 from mainspring.cli.parser import Commands, add_command, add_group, add_store_options
+from mainspring.cli.table import Cell, Column
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import JobNotFound
+from mainspring.features.recovery.report import Recovery
+from mainspring.humanize import show_relative
 from mainspring.job import Job, Status
+from mainspring.json_data import plain
 from mainspring.stores.protocol import Filter
 
 WHY = replace(NOTE, column=replace(NOTE.column, least=16))  # narrow enough to be shown at 80 columns
@@ -33,6 +38,8 @@ def add_commands(commands: Commands) -> None:
     add_show(dead)
     add_retry(dead)
     add_purge(dead)
+    detail = "A task's recovery retries its dead letters by itself; see `Recover` in the documentation."
+    add_store_options(add_command(dead, "recoveries", list_recoveries, "show what tasks have recovered", detail))
 
 
 def add_list(dead: Commands) -> None:
@@ -98,3 +105,38 @@ def require_dead(app: Mainspring, job_id: str) -> Job:
         msg = f"job {job_id} is {job.status}, not a dead letter; see `mainspring jobs show {job_id}`"
         raise JobNotFound(msg)
     return job
+
+
+# -- recoveries -----------------------------------------------------------------------------------
+
+RECOVERIES = [
+    Column("TASK", least=8),
+    Column("LAST FOUND"),
+    Column("RECOVERED", right=True),
+    Column("EXHAUSTED", right=True),
+    Column("IN ALL", right=True),
+    Column("NEXT LOOK"),
+]
+
+
+def list_recoveries(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        found, now = app.run(app.recoveries()), app.now()
+    if terminal.json:
+        terminal.emit({"recoveries": [recovery_data(recovery) for recovery in found]})
+    elif found:
+        terminal.table(RECOVERIES, [recovery_row(recovery, now) for recovery in found])
+    else:
+        terminal.note("no task has a recovery")
+    return Exit.OK
+
+
+def recovery_row(recovery: Recovery, now: datetime) -> list[Cell]:
+    numbers = (f"{number:,}" for number in (recovery.recovered, recovery.exhausted, recovery.total))
+    found, following = (show_relative(moment, now) for moment in (recovery.recovered_at, recovery.next_at))
+    return [recovery.task, found, *numbers, following]
+
+
+def recovery_data(recovery: Recovery) -> dict[str, Any]:
+    names = ("task", "fired_at", "next_at", "recovered_at", "recovered", "exhausted", "total")
+    return {name: plain(getattr(recovery, name)) for name in names}

@@ -84,6 +84,8 @@ def list_fields(job: Job, timeline: Sequence[TimelineEntry], now: datetime) -> I
     yield "kept until", "for ever" if job.finished and job.expires_at is None else show_both(job.expires_at, now)
     yield "worker", job.worker or ""
     yield "timeout", "" if job.timeout is None else show_length(job.timeout)
+    yield "timeout at", show_both(job.timeout_at, now)
+    yield "updated", show_both(job.updated_at, now)
     yield "target", "" if job.target is None else ":".join(job.target)
     yield "dedupe key", job.dedupe_key or ""
     yield "tags", ", ".join(job.tags)

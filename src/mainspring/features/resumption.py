@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from mainspring.job import Claim, Move
+from mainspring.stores.documents import Key
 from mainspring.stores.protocol import Action, Store
+
+RECOVERED = "recovered"  # the collection with a document for each job that its task's recovery has retried
 
 
 def was_tried(claim: Claim) -> bool:
@@ -11,12 +14,17 @@ def was_tried(claim: Claim) -> bool:
 
 
 async def goes_on(store: Store, claim: Claim) -> bool:
-    """Return whether it is a durable function with finished steps, or a job that an operator retried or edited."""
-    return (await has_steps(store, claim)) or await touched_by_hand(store, claim)
+    """Return whether it is a durable function with finished steps, or a job that was retried or edited on purpose."""
+    return await has_steps(store, claim) or await was_recovered(store, claim) or await touched_by_hand(store, claim)
 
 
 async def has_steps(store: Store, claim: Claim) -> bool:
     return not is_first(claim) and bool(await store.steps(claim.id))
+
+
+async def was_recovered(store: Store, claim: Claim) -> bool:
+    """Return whether its task's recovery has retried the job."""
+    return not is_first(claim) and bool(await store.documents([Key(RECOVERED, claim.task, claim.id)]))
 
 
 async def touched_by_hand(store: Store, claim: Claim) -> bool:

@@ -108,8 +108,7 @@ async def show_queue(request: Request, queue: str) -> Response:
 
 def queue_data(counts: Counts, stats: Stats, redaction: Redaction) -> dict[str, Any]:
     pause = next((halt_data(halt, redaction) for halt in stats.halts if halt.queue == counts.queue), None)
-    oldest_dead = plain(stats.oldest_dead.get(counts.queue))
-    return {**plain_counts(counts, stats), "oldest_dead": oldest_dead, "paused": pause}
+    return {**plain_counts(counts, stats), "paused": pause}
 
 
 @router.get(

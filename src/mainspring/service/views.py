@@ -113,7 +113,7 @@ NOT_SHOWN = frozenset({"options", "token", "after"})
 def job_data(job: Job, redaction: Redaction | None = DEFAULT) -> dict[str, Any]:
     """Return a job as JSON data, in the shape of `JobView`, without its secrets. None: with them."""
     data = {name: value for name, value in plain_job(job).items() if name not in NOT_SHOWN}
-    extra = {"headers": job.headers, "planned_steps": job.planned_steps, "timeout_at": job.timeout_at}
+    extra = {"headers": job.headers, "planned_steps": job.planned_steps}
     data |= {name: plain(value) for name, value in extra.items()}
     return data if redaction is None else redaction.job(data)
 

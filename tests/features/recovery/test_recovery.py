@@ -11,6 +11,7 @@ from mainspring import Discard, Mainspring, Recover
 from mainspring.errors import ConfigurationError
 from mainspring.events import JobsRecovered
 from mainspring.job import Priority, Status
+from mainspring.stores.feed import ChangeFilter, ChangeKind, Cursor
 from mainspring.stores.protocol import Filter
 from mainspring.testing import manual
 from tests.features.conftest import START, NewApp
@@ -68,6 +69,60 @@ async def test_a_job_is_recovered_a_bounded_number_of_times_and_only_within_the_
         assert (runs.count("poison"), runs.count("gone")) == (3, 1)
         assert [(await job.get()).status for job in (poison, gone)] == [Status.DEAD_LETTER] * 2
     assert [entry for entry in told if entry[1]] == [("send", 1, 0)] * 2
+
+
+async def test_expired_jobs_are_recovered_if_the_task_says_so(new_app: NewApp) -> None:
+    app, ran = new_app(), []
+
+    @app.task(expires=60, recover=Recover(every=600, expired=True))
+    async def send(kind: str) -> None:
+        ran.append(kind)
+
+    @app.task(expires=60, recover=Recover(every=600))
+    async def greet() -> None:
+        ran.append("greet")
+
+    async with manual(app, start=START) as kit:
+        await app.halt("no workers", wait=0)
+        jobs = [await send.enqueue("late"), await greet.enqueue(), await send.enqueue("by hand")]
+        await app.jobs.cancel(jobs[2].id, reason="not wanted")
+        await kit.time.advance(minutes=5)
+        await app.resume()
+        await kit.drain()
+        assert {(await job.get()).status for job in jobs} == {Status.CANCELLED}
+        assert ran == []
+        told = recording(app)
+        await kit.time.advance(minutes=11)
+        assert [(await job.get()).status for job in jobs] == [Status.COMPLETED, Status.CANCELLED, Status.CANCELLED]
+    assert (ran, told) == (["late"], [("send", 1, 0)])
+
+
+async def test_the_store_keeps_what_was_recovered(new_app: NewApp) -> None:
+    app = new_app()
+
+    @app.task(max_attempts=1, recover=Recover(every=600, max_times=1))
+    async def send(number: int) -> None:
+        raise OSError("down")
+
+    async with manual(app, start=START) as kit:
+        cursor = await app.changes().begin()
+        await send.enqueue_many([{"number": number} for number in range(3)])
+        await kit.drain()
+        await kit.time.advance(minutes=11)
+        (first,) = await app.recoveries()
+        assert (first.task, first.recovered, first.exhausted, first.total) == ("send", 3, 0, 3)
+        await kit.time.advance(minutes=10)
+        (second,) = await app.recoveries()
+        assert (second.recovered, second.exhausted, second.total) == (0, 3, 3)
+        assert second.fired_at == second.recovered_at
+        assert first.recovered_at is not None
+        assert second.recovered_at is not None
+        assert first.recovered_at < second.recovered_at <= app.now()
+        assert second.next_at is not None
+        assert second.next_at > app.now()
+        where = ChangeFilter(kinds=(ChangeKind.DOCUMENT,))
+        told = (await app.store.changes(cursor)).changes(where, Cursor.parse(cursor))
+        assert [(change.data or {})["collection"] for change in told] == ["recovery", "recovery"]
 
 
 async def test_recovery_waits_until_the_breaker_of_the_task_closes(new_app: NewApp) -> None:

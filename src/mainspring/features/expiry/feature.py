@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from mainspring.clock import Millis, to_datetime
 from mainspring.feature import Candidate, Feature, Refusal, refuse
-from mainspring.features.expiry.options import OPTION, of_claim
+from mainspring.features.expiry.options import OPTION, REASON, of_claim
 from mainspring.features.resumption import goes_on, was_tried
 from mainspring.job import Move
 from mainspring.services import Services
@@ -26,7 +26,7 @@ class ExpiryFeature(Feature):
         late = [(claim, end) for claim, end in ends if now > end and not was_tried(claim)]
         kept = await asyncio.gather(*(goes_on(self._services.store, claim) for claim, _ in late))
         return {
-            claim.id: refuse(claim, Move.CANCEL, reason=f"expired: not started by {shown(end)}")
+            claim.id: refuse(claim, Move.CANCEL, reason=f"{REASON} {shown(end)}")
             for (claim, end), keep in zip(late, kept, strict=True)
             if not keep
         }

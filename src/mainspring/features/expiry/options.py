@@ -9,6 +9,7 @@ from mainspring.clock import Length, Millis, check_moment, duration, to_datetime
 from mainspring.job import Claim, Job, Status
 
 OPTION = "start_by"
+REASON = "expired: not started by"  # and the time; why a job that has expired is cancelled
 
 
 def problem_of(expires: Any) -> str | None:
@@ -62,3 +63,8 @@ def of_job(job: Job) -> datetime | timedelta | None:
     created_at, run_at = to_millis(job.created_at), to_millis(job.run_at)
     token = job.token if is_claimed else job.token + 1  # the token that the next claim will have
     return to_datetime(start_by(option, created_at=created_at, run_at=run_at, token=token))
+
+
+def has_expired(job: Job) -> bool:
+    """Return whether the job was cancelled because it did not start in time."""
+    return job.status is Status.CANCELLED and OPTION in job.options and job.reason.startswith(REASON)

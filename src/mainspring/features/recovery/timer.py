@@ -3,7 +3,8 @@
 Each task has a document that comes due. The process that moves it to its next time does the work; another one finds
 that the version has changed. If that process dies, the rest is done the next time. How often a job was recovered is a
 document of its own, written before the job is retried: a crash in between counts once too often, never too rarely. If
-the retry fails because a live job holds the dedupe key, the count is taken back.
+the retry fails because a live job holds the dedupe key, the count is taken back. The task's document has what the
+recovery did the last time, and in all.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from mainspring.feature import Timer
 from mainspring.features.breakers.api import Breakers
 from mainspring.features.breakers.options import OPTION as BREAKER
 from mainspring.features.breakers.rules import Phase
+from mainspring.features.expiry.options import has_expired
 from mainspring.features.recovery.options import Recover
+from mainspring.features.recovery.report import COLLECTION, Recovery
+from mainspring.features.resumption import RECOVERED
 from mainspring.job import Job, Priority, Status
 from mainspring.log import get_log
 from mainspring.services import Services
@@ -28,7 +32,6 @@ from mainspring.stores.protocol import Action, Edit, Filter, Store
 
 log = get_log("mainspring.recovery")
 
-COLLECTION, TIMES = "recovery", "recovered"
 BREAKER_RETRY: Millis = 5_000  # until the next look, while the task's breaker is not closed
 OTHERS_RETRY: Millis = 60_000  # until the next look at the document of a task that only other programs know
 PAGE_SIZE = 200
@@ -78,37 +81,48 @@ class RecoveryTimer(Timer):
                 again = now + OTHERS_RETRY
                 continue
             if await self._is_held_back(document.key.id):
-                await self._take(document, document.data, now + BREAKER_RETRY)
-            elif await self._take(document, json.dumps({"fired_at": now}), now + duration(recover.every)):
-                await self._recover(document.key.id, recover, now)
+                await self._write(document.key, document.data, document.version, now + BREAKER_RETRY)
+            else:
+                await self._fire(document, recover, now)
         return again
+
+    async def _fire(self, document: Document, recover: Recover, now: Millis) -> None:
+        """Take the document, recover jobs, and write down how many. Do nothing if another process has taken it."""
+        known, due_at = Recovery.of(document), now + duration(recover.every)
+        taken = await self._write(document.key, known.fired(now).to_data(), document.version, due_at)
+        if taken is None:
+            return
+        task = document.key.id
+        tally = await self._recover(task, recover, now)
+        if tally.recovered or tally.exhausted:
+            told = known.fired(now).with_result(now, tally.recovered, tally.exhausted)
+            await self._write(document.key, told.to_data(), taken, due_at, recorded=True)
+            self._tell(task, tally)
 
     async def _is_held_back(self, task: str) -> bool:
         """Return whether the task's breaker is not closed: what it calls is still down."""
         name = self._services.tasks[task].options.get(BREAKER) if task in self._services.tasks else None
         return name is not None and (await self._breakers.get(str(name))).phase is not Phase.CLOSED
 
-    async def _take(self, document: Document, data: str, due_at: Millis) -> bool:
-        """Move the document to its next time; return False if another process has done so."""
-        write = Write(document.key, data, expected=document.version, due_at=due_at)
-        return (await self._services.store.write([Bundle((write,))]))[0] is not None
+    async def _write(self, key: Key, data: str, version: str, due_at: Millis, *, recorded: bool = False) -> str | None:
+        """Write the document; return its new version, or None if another process has written it."""
+        write = Write(key, data, expected=version, due_at=due_at, recorded=recorded)
+        return None if (await self._services.store.write([Bundle((write,))]))[0] is None else write.version
 
-    async def _recover(self, task: str, recover: Recover, now: Millis) -> None:
+    async def _recover(self, task: str, recover: Recover, now: Millis) -> Tally:
         since = to_datetime(now) - timedelta(milliseconds=duration(recover.within))
-        where = Filter(statuses=(Status.DEAD_LETTER,), tasks=(task,), finished_after=since)
+        where = Filter(statuses=statuses_of(recover), tasks=(task,), finished_after=since)
         tally, cursor = Tally(), None
         while True:
             page = await self._services.store.find(where, limit=PAGE_SIZE, cursor=cursor)
             await self._retry(task, recover, [job for job in page.jobs if is_recoverable(job)], now, tally)
             if (cursor := page.cursor) is None:
-                break
-        if tally.recovered or tally.exhausted:
-            self._tell(task, tally)
+                return tally
 
     async def _retry(self, task: str, recover: Recover, jobs: Sequence[Job], now: Millis, tally: Tally) -> None:
         """Count and retry jobs that were not recovered too often."""
         store = self._services.store
-        known = await store.documents([Key(TIMES, task, job.id) for job in jobs])
+        known = await store.documents([Key(RECOVERED, task, job.id) for job in jobs])
         times = {document.key.id: int(json.loads(document.data)["times"]) for document in known}
         due = [job.id for job in jobs if times.get(job.id, 0) < recover.max_times]
         tally.exhausted += len(jobs) - len(due)
@@ -118,7 +132,7 @@ class RecoveryTimer(Timer):
         await self._count(task, {job: times.get(job, 0) + 1 for job in due}, expires_at)
         priority = None if recover.priority is None else int(Priority.parse(recover.priority))
         by = By("recovery", "recovered", audited=False)
-        where = Filter(ids=tuple(due), statuses=(Status.DEAD_LETTER,))
+        where = Filter(ids=tuple(due), statuses=statuses_of(recover))
         changed = await store.change(Action.RETRY, where, by, edit=Edit(priority=priority), limit=len(due))
         tally.recovered += len(changed.ids)
         await self._count(task, {job: times.get(job, 0) for job in changed.conflicts}, expires_at)
@@ -126,7 +140,7 @@ class RecoveryTimer(Timer):
     async def _count(self, task: str, times: Mapping[str, int], expires_at: Millis) -> None:
         """Write how often each job was recovered."""
         writes = [
-            Write(Key(TIMES, task, job), json.dumps({"times": number}) if number else None, expires_at=expires_at)
+            Write(Key(RECOVERED, task, job), json.dumps({"times": number}) if number else None, expires_at=expires_at)
             for job, number in times.items()
         ]
         if writes:
@@ -146,12 +160,18 @@ def begin(key: Key, found: Document | None, every: Millis, now: Millis) -> Write
     """
     if found is None:
         return Write(key, "{}", expected=ABSENT, due_at=now)
-    fired_at = min(int(json.loads(found.data).get("fired_at", 0)), now)  # a wrong clock may have been ahead
+    fired_at = min(Recovery.of(found).fired_ms, now)  # a wrong clock may have been ahead
     wanted = max(now, fired_at + every)
     if found.due_at is not None and found.due_at <= wanted:
         return None
     return Write(key, found.data, expected=found.version, due_at=wanted)
 
 
+def statuses_of(recover: Recover) -> tuple[Status, ...]:
+    return (Status.DEAD_LETTER, Status.CANCELLED) if recover.expired else (Status.DEAD_LETTER,)
+
+
 def is_recoverable(job: Job) -> bool:
+    if job.status is Status.CANCELLED:
+        return has_expired(job)
     return job.failure is None or job.failure.type not in HOPELESS
