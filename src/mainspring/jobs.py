@@ -20,16 +20,19 @@ from mainspring.errors import (
 from mainspring.events import JobCancelled
 from mainspring.features.durable.feature import children_of, reason_of
 from mainspring.features.durable.states import StepState, restartable, states_of
+from mainspring.features.failures.storage import COLLECTION as FAILURE_GROUPS
 from mainspring.ids import new_id
 from mainspring.job import Attempt, Job, Priority, PriorityName, Status, TimelineEntry, check_queue
 from mainspring.json_text import problem_of_json
 from mainspring.queue_patterns import are_all_among
 from mainspring.retry import problem_of_attempts
-from mainspring.services import Services, whoami
-from mainspring.stores.documents import By
+from mainspring.services import PUBLISHED_TASKS, Services, whoami
+from mainspring.stores.documents import By, Key, Listing
 from mainspring.stores.protocol import Action, CappedCount, Changed, ChangeResult, Completable, Edit, Filter, Page, Sort
+from mainspring.stores.suggestions import beginning_with
 from mainspring.why import Why, explain, inquire
 
+MOST_GROUPS = 1000  # failure groups whose types of errors are read to complete one
 PAGE_SIZE = 1000  # jobs per transaction of a change by filter
 ALLOWED = {
     Action.CANCEL: "only jobs that have not finished can be cancelled",
@@ -148,13 +151,32 @@ class Jobs:
     ) -> list[str]:
         """Return real values that begin with the prefix: queues, tasks, tags, types of errors or keys in payloads.
 
-        Tasks are those of this program and of the newest jobs. Keys are those of the newest jobs, of `task` if given.
+        Tasks are also those of this program and those that workers have published, and types of errors also those of
+        failure groups. Keys are those of the newest jobs, of `task` if given.
         """
         chosen = completable_of(what)
         found = await self.services.store.complete(chosen, prefix, limit=limit, task=task, within=self._within)
-        if chosen is not Completable.TASK:
-            return found
-        return sorted({*found, *(name for name in self.services.tasks if name.startswith(prefix))})[:limit]
+        return beginning_with(prefix, [*found, *await self._known_besides(chosen, prefix, limit)], limit)
+
+    async def _known_besides(self, what: Completable, prefix: str, limit: int) -> list[str]:
+        """Return values that are known although the newest jobs need not have them."""
+        match what:
+            case Completable.TASK if self._within:
+                return list(self.services.tasks)
+            case Completable.TASK:
+                return [*self.services.tasks, *await self._published(prefix, limit)]
+            case Completable.ERROR_TYPE if not self._within:
+                groups = await self.services.store.browse(Listing(FAILURE_GROUPS, limit=MOST_GROUPS))
+                return [str(json.loads(group.data)["error_type"]) for group in groups]
+            case _:
+                return []
+
+    async def _published(self, prefix: str, limit: int) -> list[str]:
+        """Return the names of published tasks from the prefix on."""
+        store = self.services.store
+        found = await store.browse(Listing(PUBLISHED_TASKS, "", ("", prefix) if prefix else None, limit))
+        itself = await store.documents([Key(PUBLISHED_TASKS, "", prefix)]) if prefix else []
+        return [document.key.id for document in (*itself, *found)]
 
     async def for_target(self, target_type: str, target_id: str) -> list[Job]:
         return [job async for job in self.all(Filter(target_type=target_type, target_id=target_id))]

@@ -19,6 +19,7 @@ from mainspring.redaction import DEFAULT, Redaction
 from mainspring.stores.protocol import Halt, Stats, Store
 
 T = TypeVar("T")
+PUBLISHED_TASKS = "tasks"  # the collection of the tasks that workers have published
 
 
 class PayloadReader(Protocol):

@@ -17,9 +17,9 @@ from mainspring.clock import Millis
 from mainspring.errors import InvalidPayload, UnknownTask
 from mainspring.log import get_log
 from mainspring.names import check_name
-from mainspring.published.description import COLLECTION, Description, describe, hash_in, key_of
+from mainspring.published.description import Description, describe, hash_in, key_of
 from mainspring.published.remote import RemoteTask
-from mainspring.services import whoami
+from mainspring.services import PUBLISHED_TASKS, whoami
 from mainspring.stores.documents import ABSENT, Bundle, By, Note, Write
 from mainspring.stores.paging import pages
 from mainspring.stores.protocol import Store
@@ -45,7 +45,7 @@ class PublishedTasks:
 
     async def list(self) -> list[Description]:
         """Return all published tasks, in the order of their names."""
-        found = pages(self._services.store, COLLECTION)
+        found = pages(self._services.store, PUBLISHED_TASKS)
         return [Description.read(document) async for page in found for document in page]
 
     async def get(self, name: str) -> Description:

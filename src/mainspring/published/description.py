@@ -16,12 +16,12 @@ from mainspring.features.delivery.options import AnyWindow, PersonWindow, window
 from mainspring.job import KEEP_FOREVER, Priority
 from mainspring.options import Defaults, EnqueueOptions, Retention, keep_of
 from mainspring.retry import Retry
+from mainspring.services import PUBLISHED_TASKS
 from mainspring.stores.documents import Document, Key
 
 if TYPE_CHECKING:
     from mainspring.task import Task
 
-COLLECTION = "tasks"
 FORMAT = 1  # of the documents
 MAX_SCHEMA_CHARS = 100_000  # an item of DynamoDB has at most 400 KB
 MAX_SUMMARY_CHARS = 200
@@ -71,7 +71,7 @@ class Description:
 
 
 def key_of(name: str) -> Key:
-    return Key(COLLECTION, "", name)
+    return Key(PUBLISHED_TASKS, "", name)
 
 
 def hash_in(document: Document) -> str:
