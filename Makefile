@@ -52,8 +52,8 @@ test: ## everything that must pass: lint, types, layers, all tests; the quick te
 	$(PYTEST_ALL_CORES)
 	@$(MAKE) --no-print-directory others
 
-check: lint imports ## the same with the quick tests only
-	@$(MAKE) --no-print-directory -j 2 types quick
+check: lint ## the same with the quick tests only
+	@$(MAKE) --no-print-directory -j 3 imports types quick
 
 quick: $(READY)
 	$(PYTEST_ALL_CORES) -q $(QUICK)

@@ -15,7 +15,12 @@ import structlog
 pytest.register_assert_rewrite("tests.conformance")  # before it is imported: a failed assertion then shows its values
 
 HERE = Path(__file__).parent
-LONGEST = {"service/test_contract.py", "chaos/test_live.py", "service/test_keys.py", "service/test_program.py"}
+LONGEST = {
+    "chaos/test_durable.py", "chaos/test_feed.py", "chaos/test_halts.py", "chaos/test_kill.py", "chaos/test_live.py",
+    "chaos/test_server.py", "chaos/test_subscribers.py", "cli/test_supervisor.py", "examples/companion/test_story.py",
+    "service/test_contract.py", "service/test_keys.py", "service/test_program.py", "stores/postgres/test_plans.py",
+    "stores/test_differential.py",
+}  # fmt: skip
 NOT_TESTED = re.compile(r"(?<=NOT TESTED: )[^']+")  # tests/programs.py says it
 ALL_SLOW = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.slow\b", re.MULTILINE)
 
@@ -49,7 +54,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest: the last one is run by one process, while the others have nothing to do.
 
-    Those with a single long test are named; otherwise a file takes the longer, the more tests it has.
+    Those with a few long tests are named; otherwise a file takes the longer, the more tests it has.
     """
     tests = Counter(item.path for item in items)
     items.sort(key=lambda item: (str(item.path.relative_to(HERE)) not in LONGEST, -tests[item.path], item.path))
