@@ -277,6 +277,7 @@ class Day:
         await send("POST /v1/resume", {"reason": "restored"})
         await send("POST /v1/queues/{queue}:pause", {"reason": "mail server moves", "wait": 0.0}, queue="mail")
         await send("GET /v1/queues")
+        await send("GET /v1/queues/{queue}", queue="renders")
         await send("POST /v1/queues/{queue}:resume", {"reason": "moved"}, queue="mail")
         await send("POST /v1/breakers/{name}:open", {"reason": "provider is down", "open_for": 600}, name="smtp")
         await send("GET /v1/breakers/{name}", name="smtp")

@@ -15,7 +15,7 @@ from mainspring.service.problems import CONTENT_TYPE, KINDS
 from mainspring.service.replay import KeyKind
 from mainspring.service.requests import KEY_OF, MAY_ANSWER
 
-EVERYWHERE = ("body_too_large", "invalid_request", "internal_error")
+EVERYWHERE = ("body_too_large", "headers_too_large", "invalid_request", "internal_error")
 GUARDED = ("unauthorized", "forbidden", "host_not_allowed", "store_unavailable")
 OF_PARAMETERS = {
     "cursor": "invalid_cursor",
@@ -36,7 +36,7 @@ def codes_of(path: str, method: str, operation: Mapping[str, Any]) -> list[str]:
     if "{" in path:
         found.add("not_found")
     if "requestBody" in operation:
-        found.add("invalid_json")
+        found.update(("invalid_json", "request_timeout"))
     if method == "post":
         found.update(of_key(KeyKind(operation.get(KEY_OF, KeyKind.ANSWER))))
     names = {parameter["name"].lower() for parameter in operation.get("parameters", ())}

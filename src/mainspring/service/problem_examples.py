@@ -25,6 +25,8 @@ DETAILS: Mapping[str, str] = {
     "count_moved": "412 jobs match, and 380 were expected",
     "precondition_failed": "it was changed since you have read it; read it again, and send its ETag as If-Match",
     "body_too_large": "the body of this request may have up to 1,048,576 bytes",
+    "request_timeout": "the body did not arrive within 30 seconds; send the request again",
+    "headers_too_large": "the headers of a request may have up to 16,384 bytes",
     "host_not_allowed": "the Host header names 'jobs.example'; add it to `allowed_hosts` if the service has this name",
     "invalid_request": "/delay: Input should be a valid number",
     "invalid_payload": "the payload of welcome is wrong: guest: Field required",
