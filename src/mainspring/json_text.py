@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from itertools import accumulate
 from json import JSONEncoder
 from types import ModuleType
 from typing import Any
@@ -103,21 +104,23 @@ FINITE = JSONEncoder(skipkeys=True, allow_nan=False, default=parts_of)
 
 
 def is_perhaps_deep(text: str) -> bool:
-    """Return whether lists and objects may be nested too deep. Odd text within strings can cause a wrong True.
-
-    Take all brackets outside of strings and remove pairs of them, innermost first, once per allowed level.
-    """
+    """Return whether lists and objects may be nested too deep. Odd text within strings can cause a wrong True."""
     if text.count("[") + text.count("{") <= MAX_LEVELS:
         return False
     return has_more_levels(brackets_in(text), MAX_LEVELS)
 
 
 def has_more_levels(brackets: bytes, levels: int) -> bool:
-    for _ in range(levels):
+    """Return whether more brackets than this are open at some place.
+
+    Removing pairs, innermost first, takes one level off. That is fast, and nothing is left of most values. What is left
+    is counted, which takes the same time however it is nested.
+    """
+    for _ in range(USUAL_LEVELS):
         if not brackets:
             return False
         brackets = brackets.replace(b"[]", b"")
-    return bool(brackets)
+    return any(depth > levels - USUAL_LEVELS for depth in accumulate(map(STEPS.__getitem__, brackets)))
 
 
 def is_deep(body: bytes, levels: int) -> bool:
@@ -153,7 +156,9 @@ def brackets_in(text: str) -> bytes:
 
 
 STRUCTURE = b'[]{}"'
-AS_LISTS = bytes.maketrans(b"{}", b"[]")  # of two kinds, both could be removed at once: two levels, counted as one
+STEPS = {ord("["): 1, ord("]"): -1, ord('"'): 0}
+USUAL_LEVELS = 8
+AS_LISTS = bytes.maketrans(b"{}", b"[]")
 NOT_STRUCTURE = bytes(set(range(256)) - set(STRUCTURE))
 STRING = re.compile(b'"[^"]*"')
 DIGITS = re.compile("[0-9]*")

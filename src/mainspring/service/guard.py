@@ -439,8 +439,6 @@ class Request(Connection):
         body = problem.body(self.id, self.root)
         headers = [(name.encode(), value.encode()) for name, value in problem.headers().items()]
         headers.append((b"content-length", str(len(body)).encode()))
-        if problem.code == "request_timeout":
-            headers.append((b"connection", b"close"))
         await self.send({"type": "http.response.start", "status": problem.kind.status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
 

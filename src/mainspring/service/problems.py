@@ -138,6 +138,8 @@ class Problem(Exception):
             headers["retry-after"] = str(seconds)
         if self.code == "unauthorized":
             headers["www-authenticate"] = "Bearer"
+        if self.code == "request_timeout":
+            headers["connection"] = "close"  # what else arrives on it could be the rest of the body
         return headers
 
 
