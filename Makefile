@@ -33,7 +33,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pyc
 
 .DEFAULT_GOAL := help
-.PHONY: help run petitions companion test check quick collect environments others ready programs lint types imports bench chaos soak examples format lock clean
+.PHONY: help run petitions companion test check quick collect environments others ready programs lint types imports bench chaos soak examples permissions format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +110,9 @@ soak: $(READY) ## an hour of load on the service: memory, files, lost jobs (SOAK
 
 examples: $(READY) ## record the examples of the API's description again
 	$(BIN)/python -m tests.service.recording
+
+permissions: $(READY) ## write the table of permissions again
+	$(BIN)/python -m tests.service.permissions
 
 format: $(READY) ## format, and fix what ruff can fix
 	$(BIN)/ruff check --fix-only --quiet

@@ -20,6 +20,7 @@ from mainspring.service import Scope, ServiceSettings, Tokens, make_service
 from mainspring.service.guard import OPEN_PATHS
 from mainspring.service.tokens import COLLECTION, FRESH_FOR, checksum, parts_of
 from mainspring.stores.documents import Document, Key, Listing
+from tests.service.permissions import PAGE, SOCKETS, cells, page
 from tests.service.serving import Client, api_of, listening, serving
 
 ADA = {"task": "welcome", "payload": {"guest": "Ada"}}
@@ -207,6 +208,37 @@ async def test_each_scope_opens_its_operations_and_no_others(app: Mainspring) ->
                     wrong.append((method, path, scope, status))
                 assert status != 401
     assert wrong == []
+
+
+async def test_each_scope_opens_the_websocket_of_events_or_does_not(app: Mainspring) -> None:
+    async with serving(app, tokens="required") as client:
+        for scope in Scope:
+            headers = {"authorization": f"Bearer {await token_of(app, scope.value)}"}
+            async with client.session.ws_connect(f"{client.url}/v1/events/ws", headers=headers) as socket:
+                await socket.send_json({"subscribe": "events"})
+                first = await socket.receive_json()
+            is_open = cells(SOCKETS["WS /v1/events/ws"])[list(Scope).index(scope)]
+            assert (first["event"], first["data"].get("code")) == (
+                ("hello", None) if is_open else ("error", "forbidden")
+            )
+
+
+async def test_only_public_tokens_open_their_websocket(app: Mainspring) -> None:
+    text = await token_of(app, "admin")
+    async with serving(app, tokens="required") as client:
+        async with client.session.ws_connect(f"{client.url}/v1/public/events/ws") as socket:
+            await socket.send_json({"subscribe": "events", "token": text})
+            first = await socket.receive_json()
+        job = await app.enqueue("welcome", {"guest": "Ada"})
+        public = (await client.using(text).post("/v1/tokens:public", {"jobs": [job.id]})).data["text"]
+        async with client.session.ws_connect(f"{client.url}/v1/public/events/ws") as socket:
+            await socket.send_json({"subscribe": "events", "token": public})
+            assert (await socket.receive_json())["event"] == "hello"
+    assert (first["event"], first["data"]["code"]) == ("error", "unauthorized")
+
+
+def test_the_table_of_permissions_is_published() -> None:
+    assert PAGE.read_text("utf-8") == page(), "run `make permissions`"
 
 
 # -- hosts and sizes --------------------------------------------------------------------------------
