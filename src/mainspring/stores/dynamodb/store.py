@@ -306,7 +306,11 @@ class DynamoStore:
 
     async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
         await self.open()
-        return await self._record(maintenance.reap(self.table, self._watch, after_stall))
+        try:
+            return await self._record(maintenance.reap(self.table, self._watch, after_stall))
+        except BaseException:  # also of the look whether changes are recorded: see Watch.looking
+            self._watch.forget_others(set())
+            raise
 
     async def prune(self, limit: int = 1000, *, keep_audit: Millis = AUDIT_RETENTION) -> int:
         await self.open()
