@@ -26,6 +26,7 @@ class Program:
     title: str
     names: tuple[str, ...]  # on PATH, the best first
     packages: tuple[str, ...]  # of Debian that have it, the smallest first
+    beside: tuple[str, ...] = ()  # packages whose files it expects in its own directory, also if they are installed
 
     @property
     def variable(self) -> str:
@@ -45,6 +46,7 @@ CHROMIUM = Program(
     "Chromium",
     ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome", "chrome"),
     ("chromium-headless-shell", "chromium"),
+    beside=("chromium-common",),
 )
 PROMETHEUS = Program("Prometheus", ("prometheus",), ("prometheus",))
 PROMTOOL = Program("promtool", ("promtool",), ("prometheus",))
@@ -105,14 +107,14 @@ class Apt:
         self._settings.write_text(SETTINGS.format(apt=place, user="root" if os.geteuid() == 0 else ""))
         self._has_lists = False
 
-    def download(self, package: str) -> list[Path]:
-        """Return a package and all that it needs and the system does not have."""
+    def download(self, *packages: str) -> list[Path]:
+        """Return these packages and all that they need and the system does not have."""
         for file in self.archives.glob("*.deb"):
             file.unlink()
         if not self._has_lists:
             self._run("update")
             self._has_lists = True
-        self._run("install", "--yes", "--download-only", package)
+        self._run("install", "--yes", "--download-only", "--reinstall", *packages)
         return [file for file in sorted(self.archives.glob("*.deb")) if not file.name.startswith(OF_THE_SYSTEM)]
 
     def _run(self, *arguments: str) -> None:
@@ -128,7 +130,7 @@ def fetch(program: Program, apt: Apt) -> None:
     for package in program.packages:
         try:
             if not (PLACE / package).is_dir():
-                unpack(apt.download(package), PLACE / package)
+                unpack(apt.download(package, *program.beside), PLACE / package)
             launch(program, PLACE / package)
         except NotFetched as error:
             problem = error

@@ -72,3 +72,12 @@ def test_if_apt_fails_each_program_is_skipped_with_the_reason(place: Path, capsy
         "make: tests with promtool will be skipped: E: no network",
     ]
     assert not list((place / "programs").iterdir())
+
+
+def test_files_that_a_program_expects_beside_it_are_fetched_even_if_they_are_installed(place: Path) -> None:
+    """The browser looks for its data in its own directory, and apt leaves out what the system has."""
+    executable(place / "path/apt-get", f'#!/bin/sh\necho "$*" >>{place}/calls\n')
+    executable(place / "path/dpkg-deb")
+    main()
+    calls = (place / "calls").read_text().splitlines()
+    assert sum(call.endswith("--reinstall chromium-headless-shell chromium-common") for call in calls) == 1
