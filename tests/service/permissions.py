@@ -16,7 +16,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "service-permissions.md"
 HEAD = """# Permissions
 
 Which [token](service.md#tokens) opens which operation. `make permissions` writes this page from the OpenAPI document,
-and tests try every cell. A column in the middle is a token with that scope and no other. *project*: also for tokens that
+and tests try every cell. A
+column in the middle is a token with that scope and no other. *project*: also for tokens that
 are limited to a [project](service-projects.md) or to queues, which then see and change only what belongs to them.
 *public*: for [public tokens](service-browser.md) (`msp_…`), within the jobs or the target that they name.
 
