@@ -227,7 +227,7 @@ class RecordedTests(FeedScenario):
         assert (change.job_id, change.target) == (held.id, TARGET)
         assert change.data == {
             "worker": "w1", "attempt": 1, "max_attempts": 3, "error_type": "ValueError", "error": "boom",
-            "fingerprint": await fingerprint(store, held.id), "run_at": clock.now() + 5000,
+            "fingerprint": await fingerprint(store, held.id), "run_at": clock.now() + 5000, "cause": "error",
         }  # fmt: skip
 
     async def test_a_dead_letter_is_recorded(self, store: Store, reader: Reader) -> None:

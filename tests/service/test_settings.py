@@ -208,6 +208,7 @@ OPTIONS: dict[str, tuple[str, Any]] = {
     "tokens": ("--tokens required", "required"),
     "outgoing_allow": ("--outgoing-allow 10.1.0.0/16", ("10.1.0.0/16",)),
     "max_body": ("--max-body 5000", 5000),
+    "body_timeout": ("--body-timeout 5", 5.0),
     "rate_limit": ("--rate-limit 0.5", 0.5),
     "rate_burst": ("--rate-burst 3", 3),
     "max_wait": ("--max-wait 60", 60.0),
