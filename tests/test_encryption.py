@@ -19,8 +19,10 @@ from typing import Any
 import pytest
 
 from mainspring import Context, Mainspring, Retry
+from mainspring.cli.doctor import check_readable
 from mainspring.encryption import Keys, Unreadable, is_sealed, key_in
 from mainspring.errors import ConfigurationError, JobFailed
+from mainspring.health import State
 from mainspring.job import Job, Status
 from mainspring.key_rotation import Rotation, rotate
 from mainspring.service.program import Service
@@ -32,6 +34,7 @@ from mainspring.stores.engine.on_end import following
 from mainspring.stores.protocol import Completable, Filter, Immediate, Rewrite, Severity, Store
 from mainspring.stores.records import Kind
 from mainspring.stores.sqlite import MemoryStore, SqliteStore
+from mainspring.testing.clock import ManualClock
 from tests.shared import Make
 
 pytest.importorskip("cryptography")
@@ -191,6 +194,11 @@ def app_over(make: Make, *keys: tuple[str, str]) -> Mainspring:
     app = Mainspring(make(), encryption=Keys(dict(keys)) if keys else None)
     define(app)
     return app
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
@@ -518,6 +526,82 @@ async def test_a_running_worker_without_the_key_gives_jobs_back(make: Make) -> N
         await sealing.jobs.reschedule(job_id)
         await sealing.worker().drain()
         assert (await sealing.jobs.get(job_id)).result == CANARY
+
+
+async def test_health_names_the_key_that_workers_lack_until_they_have_it(make: Make) -> None:
+    """The worker was there before the key. The process that is asked about health is another one."""
+    plain, other = app_over(make), app_over(make)
+    async with plain, other:
+        sealing = Mainspring(bare(make()), encryption=Keys({"new": NEW}))
+        define(sealing)
+        async with plain.worker(id="vm-1").draining() as run_due:
+            job_id = (await sealing.tasks["later"].enqueue(text=CANARY)).id
+            await run_due()
+            health = await other.health()
+            assert health.state is State.DEGRADED
+            (problem,) = health.problems
+            assert problem == (
+                "jobs of queue default cannot be decrypted without key new, which these workers lack: vm-1. Add the key"
+                " to their MAINSPRING_ENCRYPTION_KEYS and restart them"
+            )
+            (report,) = health.unreadable
+            assert (report.queue, report.key, report.worker, report.has_key) == ("default", "new", "vm-1", False)
+            assert report.job_id == job_id
+            assert [finding.check for finding in check_readable(health)] == ["unreadable"]
+            await other.pause("default")
+            assert (await other.health()).unreadable == ()
+            await other.resume("default")
+        async with sealing.worker(id="vm-2").draining():
+            health = await other.health()
+            assert (health.state, health.unreadable, health.workers) == (State.OK, (), 1)
+        await sealing.close()
+
+
+async def test_health_forgets_jobs_that_others_have_run(clock: ManualClock) -> None:
+    """A worker without the key stays, but does not meet such jobs any more."""
+    plain = Mainspring(MemoryStore(clock=clock))
+    define(plain)
+    sealing = Mainspring(plain.store, encryption=Keys({"new": NEW}))
+    define(sealing)
+    async with plain, plain.worker(id="vm-1").draining() as run_due:
+        await sealing.tasks["later"].enqueue(text=CANARY)
+        for _ in range(4):  # the job comes back every ten seconds, and is reported again
+            await run_due()
+            clock.advance(20)
+            assert (await plain.health()).state is State.DEGRADED
+        await sealing.worker(id="vm-2").drain()
+        clock.advance(60)
+        assert (await plain.health()).state is State.OK
+
+
+async def test_health_names_what_lessees_cannot_get(clock: ManualClock) -> None:
+    """The service opens jobs for them, and had no key when it started."""
+    plain = Mainspring(MemoryStore(clock=clock))
+    sealing = Mainspring(plain.store, encryption=Keys({"new": NEW}))
+    define(sealing)
+    async with plain:
+        lessee = await plain.leases.join("node", id="node-1")
+        await sealing.tasks["later"].enqueue(text=CANARY)
+        assert (await plain.leases.claim(lessee.id)).leases == ()
+        health = await plain.health()
+        assert [(jobs.worker, jobs.key) for jobs in health.unreadable] == [("node-1", "new")]
+        await lessee.leave()
+        assert (await plain.health()).unreadable == ()
+
+
+async def test_health_says_that_a_stored_value_was_changed(app: Mainspring) -> None:
+    """The worker has the key, so a key would not help."""
+    one = (await app.tasks["later"].enqueue(text="one")).id
+    two = (await app.tasks["later"].using(delay=9_000).enqueue(text="two")).id
+    texts = {record["id"]: record["payload"] for record in (await bare(app.store).dump(Kind.LIVE)).records}
+    await bare(app.store).rewrite([Rewrite(one, "payload", texts[one], texts[two])])
+    async with app.worker(id="vm-1").draining() as run_due:
+        await run_due()
+        (problem,) = (await app.health()).problems
+        assert problem == (
+            f"job {one} of queue default cannot be decrypted with key old, which worker vm-1 has: what is stored was"
+            " changed. Restore it from a backup, or cancel the job"
+        )
 
 
 async def test_a_value_that_was_moved_to_another_job_is_not_run(app: Mainspring) -> None:

@@ -34,6 +34,10 @@ EXAMPLE = "mainspring keys generate"
 class Unreadable(Exception):
     """A value was sealed with a key that this process does not have, or it was changed."""
 
+    def __init__(self, message: str, key: str = "unknown") -> None:
+        super().__init__(message)
+        self.key = key  # the id of the key that it needs
+
 
 class Keys:
     """A key ring: `Keys({"2027": "base64…", "2026": "base64…"}, active="2027")`.
@@ -111,7 +115,7 @@ class Keys:
         cipher = None if match is None else self._ciphers.get(match[1])
         if match is None or cipher is None:
             msg = "its key is not here" if match else "it is not a sealed value"
-            raise Unreadable(msg)
+            raise Unreadable(msg, match[1] if match else "unknown")
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - as above
 
         try:
@@ -119,7 +123,7 @@ class Keys:
             opened: bytes = cipher.decrypt(raw[:NONCE_BYTES], raw[NONCE_BYTES:], bound_to(about))
         except (InvalidTag, ValueError):
             msg = "it was changed, or belongs to something else"
-            raise Unreadable(msg) from None
+            raise Unreadable(msg, match[1]) from None
         return opened.decode()
 
     def seal_json(self, text: str, *about: str) -> str:

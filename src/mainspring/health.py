@@ -4,9 +4,9 @@
 |----------|----------------------------------------------------------------------------------------------|
 | ok       | the store answers, and workers take the jobs that are due                                    |
 | degraded | the store answers, but there is a problem: jobs wait too long; no worker takes them or knows |
-|          | their tasks; workers are not notified of new jobs; slots of workers are stuck; a worker in   |
-|          | this process cannot reach the store; another process keeps the store locked; the service     |
-|          | throttles it; or the clock jumped and has not settled yet                                    |
+|          | their tasks; workers lack the key to decrypt them; workers are not notified of new jobs;     |
+|          | slots of workers are stuck; a worker in this process cannot reach the store; another process |
+|          | keeps the store locked; the service throttles it; or the clock jumped and has not settled    |
 | down     | the store does not answer; `lost_at` and `error` say since when and why                      |
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -27,6 +27,7 @@ from mainspring.events import Bus, StoreBack, StoreLost, StoreThrottled, Throttl
 from mainspring.halt_check import Verdict
 from mainspring.queue_patterns import is_among
 from mainspring.stores.protocol import DueTask, Locking, Stats, Store, WorkerInfo, shown_due
+from mainspring.stores.unreadable import UnreadableJobs, unreadable_jobs
 
 T = TypeVar("T")
 
@@ -55,6 +56,7 @@ class Health:
     stuck: Mapping[str, int] = field(default_factory=dict)  # worker -> slots whose job was told to stop but goes on
     unattended: tuple[str, ...] = ()  # queues with due jobs that no live worker takes
     unknown_tasks: tuple[DueTask, ...] = ()  # due jobs whose task no live worker of their queue knows
+    unreadable: tuple[UnreadableJobs, ...] = ()  # jobs that live workers have met in the last minute but cannot decrypt
     oldest_due: datetime | None = None  # when the oldest job that could run now was due; None: there is none
     oldest_in: str = ""  # the queue of that job
     stalled: int = 0  # jobs that run longer than their timeout and grace
@@ -130,14 +132,14 @@ async def examine(
     store: Store, contact: Contact, *, max_lateness: timedelta = MAX_LATENESS, timeout: float = TIMEOUT
 ) -> Health:
     try:
-        stats = await within(timeout, store.stats())
+        stats, reports = await within(timeout, read_store(store))
     except Exception as error:  # noqa: BLE001 - any error means that the store is down
         contact.failed(PROBE, error)
         now, problem = datetime.now(UTC), f"the store does not answer: {error}"
         lost_at, why = contact.lost_at or now, contact.error
         return Health(State.DOWN, now, store.url, (problem,), reachable=False, lost_at=lost_at, error=why)
     contact.answered(PROBE)
-    health = judge(stats, to_datetime(store.clock.now()), store.url, max_lateness)
+    health = judge(stats, to_datetime(store.clock.now()), store.url, max_lateness, reports)
     for problem in (clock_problem(store.clock) or contact.clock, await write_problem(store, timeout)):
         if problem:
             health = replace(health, state=State.DEGRADED, problems=(problem, *health.problems))
@@ -145,6 +147,10 @@ async def examine(
         return health
     problems = (f"a worker here gets no answer: {contact.error}", *health.problems)
     return replace(health, state=State.DEGRADED, problems=problems, lost_at=contact.lost_at, error=contact.error)
+
+
+async def read_store(store: Store) -> tuple[Stats, list[UnreadableJobs]]:
+    return await store.stats(), await unreadable_jobs(store)
 
 
 def with_outside(health: Health, verdict: Verdict, *, strict: bool) -> Health:
@@ -207,7 +213,13 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
     raise StoreUnavailable(msg)
 
 
-def judge(stats: Stats, now: datetime, store: str, max_lateness: timedelta = MAX_LATENESS) -> Health:
+def judge(
+    stats: Stats,
+    now: datetime,
+    store: str,
+    max_lateness: timedelta = MAX_LATENESS,
+    reports: Iterable[UnreadableJobs] = (),
+) -> Health:
     alive = [worker for worker in stats.workers if worker.alive]
     served = {queue for worker in alive for queue in worker.queues}
     waiting = {queue: oldest for queue, oldest in stats.oldest_due.items() if not is_halted(stats, queue)}
@@ -215,12 +227,14 @@ def judge(stats: Stats, now: datetime, store: str, max_lateness: timedelta = MAX
     oldest_in = min(waiting, key=lambda queue: waiting[queue], default="")
     polling = tuple(worker.id for worker in alive if worker.polling)
     unknown = tuple(task for task in stats.unknown_tasks if not is_halted(stats, task.queue))
+    unreadable = unreadable_now(stats, reports)
     problems = []
     if unattended:
         problems.append(f"jobs are due that no worker takes, in: {', '.join(unattended)}")
     problems += [
         f"no live worker of queue {task.queue} knows task {task.task} ({shown_due(task.due)} due)" for task in unknown
     ]
+    problems += describe_unreadable(unreadable)
     if oldest_in and now - waiting[oldest_in] > max_lateness:
         seconds = (now - waiting[oldest_in]).total_seconds()
         problems.append(f"the oldest job of queue {oldest_in} has been due for {seconds:.0f} s")
@@ -240,12 +254,40 @@ def judge(stats: Stats, now: datetime, store: str, max_lateness: timedelta = MAX
         stuck={worker.id: worker.stuck for worker in alive if worker.stuck},
         unattended=unattended,
         unknown_tasks=unknown,
+        unreadable=unreadable,
         oldest_due=waiting.get(oldest_in),
         oldest_in=oldest_in,
         stalled=stats.stalled,
         oldest_dead=stats.oldest_dead,
         halted=any(halt.queue is None for halt in stats.halts),
         measures=stats.measures,
+    )
+
+
+def unreadable_now(stats: Stats, reports: Iterable[UnreadableJobs]) -> tuple[UnreadableJobs, ...]:
+    """Return the reports of live workers about queues that are not halted."""
+    alive = {worker.id for worker in stats.workers if worker.alive}
+    return tuple(jobs for jobs in reports if jobs.worker in alive and not is_halted(stats, jobs.queue))
+
+
+def describe_unreadable(reports: Iterable[UnreadableJobs]) -> list[str]:
+    """Return a sentence for each queue and key."""
+    found: dict[tuple[str, str, bool], list[UnreadableJobs]] = {}
+    for jobs in reports:
+        found.setdefault((jobs.queue, jobs.key, jobs.has_key), []).append(jobs)
+    return [describe_key(*about, jobs) for about, jobs in sorted(found.items())]
+
+
+def describe_key(queue: str, key: str, has_key: bool, reports: Sequence[UnreadableJobs]) -> str:  # noqa: FBT001 - a field
+    workers = ", ".join(sorted({jobs.worker for jobs in reports}))
+    if has_key:
+        return (
+            f"job {reports[-1].job_id} of queue {queue} cannot be decrypted with key {key}, which worker {workers} has:"
+            " what is stored was changed. Restore it from a backup, or cancel the job"
+        )
+    return (
+        f"jobs of queue {queue} cannot be decrypted without key {key}, which these workers lack: {workers}. Add the key"
+        " to their MAINSPRING_ENCRYPTION_KEYS and restart them"
     )
 
 

@@ -22,7 +22,7 @@ from mainspring.cli.table import printable
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError
 from mainspring.halt_check import ACTOR as ANOTHER_SYSTEM
-from mainspring.health import MAX_LATENESS, Health, describe_stuck
+from mainspring.health import MAX_LATENESS, Health, describe_stuck, describe_unreadable
 from mainspring.humanize import show_length, show_relative
 from mainspring.job import WAITING, Status
 from mainspring.stores.documents import Listing
@@ -177,6 +177,7 @@ def check_open_store(app: Mainspring, *, repair: bool) -> Iterator[Finding]:
     yield check_halts(stats, now)
     yield check_attended(health)
     yield from check_known(stats)
+    yield from check_readable(health)
     yield check_hearing(health)
     yield from check_slots(stats)
     yield check_dead(stats)
@@ -261,6 +262,13 @@ def check_known(stats: Stats) -> Iterator[Finding]:
         shown = f"no live worker of queue {task.queue} knows task {task.task}: {due}"
         advice = "start a worker whose application defines it: is the code deployed, and its module imported?"
         yield Finding(Severity.WARNING, "unknown task", shown, advice)
+
+
+def check_readable(health: Health) -> Iterator[Finding]:
+    """Find jobs that live workers cannot decrypt."""
+    for problem in describe_unreadable(health.unreadable):
+        shown, _, advice = problem.rpartition(". ")
+        yield Finding(Severity.WARNING, "unreadable", shown, advice[0].lower() + advice[1:])
 
 
 def check_hearing(health: Health) -> Finding:

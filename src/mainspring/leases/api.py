@@ -11,14 +11,14 @@ import random
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainspring.clock import Length, delay_of, duration, since_boot, to_datetime
 from mainspring.code_version import checked as checked_version
-from mainspring.errors import ConfigurationError
+from mainspring.errors import ConfigurationError, StoreError
 from mainspring.job import Claim, Job, Status
 from mainspring.json_text import from_json
 from mainspring.leases import admission
@@ -34,9 +34,10 @@ from mainspring.queue_patterns import is_among
 from mainspring.runtime import Runtime
 from mainspring.stored_options import options_of
 from mainspring.stores.protocol import EVERY_QUEUE, Claims, Filter, Halt, WorkerInfo
+from mainspring.stores.unreadable import UnreadableReports
 from mainspring.trace import trace_of
 from mainspring.worker.intake import wants
-from mainspring.worker.run import Stop
+from mainspring.worker.run import SEALED, Stop
 from mainspring.worker.settings import Queues, subscriptions
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Leases:
         self._runtime = runtime
         self._ears = Ears()
         self._reporter = Reporter(runtime)
+        self._unreadable = UnreadableReports()
         self._random = random.Random()  # noqa: S311 - draws the order of the queues
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -275,6 +277,7 @@ class Leases:
         else:
             ended += admission.halted(runs, await self._all_halts(), now)
         await self._reporter.write(lessee.id, ended)
+        await self._report_unreadable(lessee.id, ended)
         gone = {run.claim.id for run, _ in ended}
         leased = [run.claim for run in runs if run.claim.id not in gone]
         if leased and self._runtime.observers:
@@ -283,6 +286,12 @@ class Leases:
             for claim in leased:
                 meter.started(claim, now - claim.run_at)
         return [lease_of(claim, lessee, now) for claim in leased], 0.0
+
+    async def _report_unreadable(self, worker: str, ended: Sequence[admission.Ended]) -> None:
+        sealed = [run.claim for run, _ in ended if run.claim.payload.startswith(SEALED)]
+        if sealed and self._unreadable.met(self._runtime.store, worker, sealed):
+            with suppress(StoreError):  # the lessee must get the other jobs; the next claim reports it again
+                await self._unreadable.write(self._runtime.store)
 
     async def _claim_due(self, lessee: Lessee, limit: int) -> Claims:
         """Claim due jobs; a crash suspect only for a lessee that holds nothing which the suspect could take along."""

@@ -130,6 +130,10 @@ JOBS_STALLED = gauge("stalled_jobs", help="Jobs that run longer than their timeo
 UNKNOWN_JOBS = gauge(
     "unknown_task_jobs", "task", help="Due jobs whose task no live worker of their queue knows, up to 10,000."
 )
+UNREADABLE_WORKERS = gauge(
+    "unreadable_queue_workers", "queue",
+    help="Live workers that could not decrypt jobs of the queue in the last minute.",
+)  # fmt: skip
 WORKERS = gauge("workers", "kind", help="Live workers: local ones run Python, remote ones use leases.")
 SLOTS = gauge("worker_slots", "state", help="Slots of all live workers: all of them, and those that are stuck.")
 LATENESS = gauge(
@@ -152,5 +156,6 @@ TODAY_DURATION = histogram(
 
 CLUSTER = (
     QUEUE_JOBS, QUEUE_DUE, QUEUE_AGE, QUEUE_PAUSED, HALTED, DEAD_AGE, DEAD_UNRESOLVED, JOBS_STALLED, UNKNOWN_JOBS,
+    UNREADABLE_WORKERS,
     WORKERS, SLOTS, LATENESS, BREAKER_STATE, TODAY_JOBS, TODAY_TASK_JOBS, TODAY_WAIT, TODAY_DURATION,
 )  # fmt: skip

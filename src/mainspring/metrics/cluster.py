@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import Metric as Family
 from mainspring.app import Mainspring
 from mainspring.clock import Millis
 from mainspring.features.breakers.rules import Phase
-from mainspring.health import within
+from mainspring.health import unreadable_now, within
 from mainspring.job import Status
 from mainspring.metrics import catalog
 from mainspring.metrics.catalog import Metric
@@ -20,6 +20,7 @@ from mainspring.metrics.series import OF_JOBS, Labels, counters, gauges, histogr
 from mainspring.numbers import Histogram, Numbers, Tally
 from mainspring.stores.numbers import OTHER as OTHER_PLACES
 from mainspring.stores.protocol import Stats
+from mainspring.stores.unreadable import UnreadableJobs, unreadable_jobs
 
 READ_TIMEOUT = 10.0  # seconds, as long as Prometheus waits by default
 OPEN_GROUPS = 20  # failure groups whose dead letters are counted
@@ -36,6 +37,7 @@ async def read_cluster(app: Mainspring) -> list[Family]:
 async def read_families(app: Mainspring) -> list[Family]:
     stats, now = await app.stats(), app.now()
     found = list(of_stats(stats, now))
+    found.append(of_unreadable(stats, await unreadable_jobs(app.store)))
     found.append(await unresolved(app))
     found.append(await lateness(app))
     states = {status.name: STATES[status.phase] for status in await app.breakers.list()}
@@ -82,6 +84,12 @@ def of_unknown(stats: Stats) -> Family:
     for line in stats.unknown_tasks:
         numbers[line.task] += line.due
     return one_label(catalog.UNKNOWN_JOBS, capped(numbers, MAX_TASKS))
+
+
+def of_unreadable(stats: Stats, reports: Iterable[UnreadableJobs]) -> Family:
+    queues = {counts.queue: 0 for counts in stats.queues}
+    workers = {(jobs.queue, jobs.worker) for jobs in unreadable_now(stats, reports)}  # it may lack several keys
+    return of_queues(catalog.UNREADABLE_WORKERS, {**queues, **Counter(queue for queue, _ in workers)})
 
 
 def of_workers(stats: Stats) -> Iterable[Family]:

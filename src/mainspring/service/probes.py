@@ -5,6 +5,7 @@ These routes have field names in camel case. The API's own overview is `GET /v1/
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -13,16 +14,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.app import Mainspring
+from mainspring.health import describe_unreadable, unreadable_now
 from mainspring.job import Counts, Job, Status
 from mainspring.json_data import plain
+from mainspring.queue_patterns import is_among
 from mainspring.redaction import Redaction
 from mainspring.service.answers.probes import QueueStats, SchedulerHealth
 from mainspring.service.guard import Caller
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs
-from mainspring.service.separation import jobs_of
+from mainspring.service.separation import jobs_of, workers_for
 from mainspring.service.tokens import Scope
 from mainspring.service.views import job_data
 from mainspring.stores.protocol import Stats
+from mainspring.stores.unreadable import unreadable_jobs
 
 router = Router()
 MAX_DEPTH = 1_000  # due jobs, exclusive; the same for the others
@@ -42,15 +46,27 @@ DAY = timedelta(days=1)
 async def scheduler_health(request: Request) -> Response:
     """Answer 200 if fewer than 1,000 jobs are due, no due job has waited for an hour, and dead letters are below 50.
 
-    Otherwise answer 503 with the same fields.
+    Workers must also be able to decrypt the jobs that they claim. Otherwise answer 503 with the same fields.
     """
-    stats = await scheduler_stats(app_of(request), caller_of(request))
-    healthy = is_healthy(stats)
-    return answer({"healthy": healthy, "stats": stats}, 200 if healthy else 503)
+    app, caller = app_of(request), caller_of(request)
+    stats = await app.stats(caller.within)
+    numbers, problems = await scheduler_stats(app, caller, stats), await decryption_problems(app, caller, stats)
+    healthy = is_healthy(numbers) and not problems
+    return answer({"healthy": healthy, "stats": numbers, "problems": problems}, 200 if healthy else 503)
 
 
-async def scheduler_stats(app: Mainspring, caller: Caller) -> dict[str, Any]:
-    stats, now = await app.stats(caller.within), app.now()
+async def decryption_problems(app: Mainspring, caller: Caller, stats: Stats) -> list[str]:
+    """Return what is wrong in the queues of the caller, without the names of workers that serve others too."""
+    shown = {worker.id for worker in workers_for(caller, stats.workers)}
+    return describe_unreadable(
+        jobs if jobs.worker in shown else replace(jobs, worker="(shared)")
+        for jobs in unreadable_now(stats, await unreadable_jobs(app.store))
+        if not caller.within or is_among(jobs.queue, caller.within)
+    )
+
+
+async def scheduler_stats(app: Mainspring, caller: Caller, stats: Stats) -> dict[str, Any]:
+    now = app.now()
     day = (await app.numbers(since=DAY, within=caller.within)).total
     return {
         "queueDepth": sum(stats.due.values()),

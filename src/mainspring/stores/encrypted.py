@@ -206,7 +206,10 @@ class EncryptedStore:
         return claims
 
     def _open_claim(self, claim: Claim) -> None:
-        """Open a claim, or leave all of it sealed: a worker must not run a job of which it can read only a part."""
+        """Open a claim, or leave it sealed: a worker must not run a job of which it can read only a part.
+
+        A claim that is left sealed has the id of the key that it needs, instead of its payload.
+        """
         try:
             payload = opened_text(self.keys, claim.payload)
             if payload is None:
@@ -214,8 +217,8 @@ class EncryptedStore:
             if claim.options is not None and FIELD in claim.options:
                 claim.options = to_json(self._opened_options(claim.id, read_object(claim.options)))
             claim.payload = payload
-        except Unreadable:
-            claim.payload = claim.payload if is_sealed(claim.payload) else f'{{"{FIELD}":"v1.unknown."}}'
+        except Unreadable as error:
+            claim.payload = f'{{"{FIELD}":"v1.{error.key}."}}'
 
     def _opened_options(self, job_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
         sealed, opened = sealed_in(options.get(HEADERS)), dict(options)

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from mainspring.feature import HANDOVER_WAIT, Refusal
 from mainspring.job import Claim
-from mainspring.log import get_log
 from mainspring.runtime import Runtime
 from mainspring.task import Task
 from mainspring.worker.acker import AfterAck
@@ -20,9 +19,7 @@ from mainspring.worker.chunks import Chunker
 from mainspring.worker.gate import Gate, log_failure
 from mainspring.worker.run import SEALED, Run, Stop, outcome_of_unknown_task, outcome_of_unreadable
 from mainspring.worker.slots import Runs, SlotPool
-
-log = get_log("mainspring.worker")
-TELL_EVERY = 60.0  # seconds between two lines about jobs that cannot be decrypted
+from mainspring.worker.unreadable_jobs import Unreadable
 
 
 class Admission:
@@ -36,6 +33,7 @@ class Admission:
         slots: SlotPool,
         *,
         after_ack: AfterAck,
+        unreadable: Unreadable,
     ) -> None:
         self._runtime = runtime
         self._clock = runtime.store.clock
@@ -43,12 +41,12 @@ class Admission:
         self._runs = runs
         self._slots = slots
         self._after_ack = after_ack
+        self._unreadable = unreadable
         self._loop = asyncio.get_running_loop()
         self._under_way: set[asyncio.Task[None]] = set()
         self.chunker = Chunker(slots.put)
         self.may_stand_by = False  # whether refused runs may wait here, in case their features let them pass after all
         self.standing_by = 0  # runs that do so
-        self._told_at = -TELL_EVERY
 
     def take(self, claims: list[Claim]) -> None:
         """Hold claimed jobs, and pass each on: to its features, to its chunk, or to the slots."""
@@ -65,7 +63,7 @@ class Admission:
             run = Run(claim, task, now)
             if claim.payload.startswith(SEALED):
                 self._runs.acker.add(run, outcome_of_unreadable(run, self._clock.now()))
-                self._tell_of_unreadable(run, now)
+                self._unreadable.met(run)
                 continue
             before, held[claim.id] = held.get(claim.id), run
             if before is not None:
@@ -83,14 +81,6 @@ class Admission:
             self._start(self._admit(guarded))
         self._pass_on()
         self._runs.note_idle()
-
-    def _tell_of_unreadable(self, run: Run, now: float) -> None:
-        if now - self._told_at >= TELL_EVERY:
-            self._told_at = now
-            log.error(
-                "job_unreadable", job_id=run.claim.id, task=run.claim.task,
-                error="this worker lacks the key with which the job is encrypted; set MAINSPRING_ENCRYPTION_KEYS",
-            )  # fmt: skip
 
     def _concerned(self, claims: list[Claim]) -> Collection[str]:
         """Return the ids of the jobs that features must admit. Most jobs have no options and concern none."""

@@ -23,6 +23,7 @@ from mainspring.worker.slots import Runs, SlotPool
 from mainspring.worker.stuck import StuckSlots
 from mainspring.worker.threads import Threads
 from mainspring.worker.unknown_tasks import UnknownTasks
+from mainspring.worker.unreadable_jobs import Unreadable
 
 
 class Parts:
@@ -63,7 +64,10 @@ class Parts:
         )
         runner = observed(self.executor, runtime.observers, self.gate, worker)
         self.slots = SlotPool(settings.concurrency, self.runs, self.gate, runner)
-        self.admission = Admission(runtime, self.gate, self.runs, self.slots, after_ack=self.after_ack)
+        self.unreadable = Unreadable(runtime, worker)
+        self.admission = Admission(
+            runtime, self.gate, self.runs, self.slots, after_ack=self.after_ack, unreadable=self.unreadable
+        )
         self.membership = Membership(runtime, settings, outage, on_wake)
         self.unknown_tasks = UnknownTasks(runtime, worker, outage)
         self.intake = Intake(

@@ -18,7 +18,7 @@ from mainspring.live_settings import FRESH_FOR
 from mainspring.log import get_log, worker_id
 from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Claims, Wake
-from mainspring.worker import publication, unknown_tasks
+from mainspring.worker import publication, unknown_tasks, unreadable_jobs
 from mainspring.worker.executor import Executor
 from mainspring.worker.outage import sleep_until, supervised_loops
 from mainspring.worker.parts import Parts
@@ -98,6 +98,7 @@ class Worker:
             "timers": self._timer_step,
             "maintenance": self._maintenance_step,
             unknown_tasks.LOOP: parts.unknown_tasks.step,
+            unreadable_jobs.LOOP: parts.unreadable.step,
             publication.LOOP: parts.publication.step,
             **{service.name: service.step for service in services},
         }
@@ -211,6 +212,7 @@ class Worker:
         await self._settle()  # then the jobs that features have woken are due
         await parts.progress.write()
         await parts.unknown_tasks.look()
+        await parts.unreadable.write()
         if not claims.jobs:
             claims.next_due = min((at for at in (claims.next_due, next_timer) if at is not None), default=None)
         return claims

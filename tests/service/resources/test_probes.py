@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mainspring import Mainspring
+from mainspring.encryption import Keys, new_key
+from mainspring.metrics.cluster import read_cluster
 from mainspring.service import probes
 from mainspring.testing.clock import ManualClock
 from tests.service.resources.client import Client
@@ -15,6 +17,7 @@ async def test_a_system_without_jobs_is_healthy(client: Client) -> None:
     assert await client.get("/health/scheduler") == {
         "healthy": True,
         "stats": {"queueDepth": 0, "dlqSize": 0, "jobsLast24h": 0, "failureRate": 0, "oldestPendingMinutes": 0},
+        "problems": [],
     }
 
 
@@ -39,6 +42,22 @@ async def test_a_due_job_that_waits_for_an_hour_is_unhealthy(
     clock.advance(1)
     late = await client.send("GET", "/health/scheduler")
     assert (late.status, late.data["healthy"], late.data["stats"]["oldestPendingMinutes"]) == (503, False, 60)
+
+
+async def test_jobs_that_workers_cannot_decrypt_are_unhealthy(app: Mainspring, client: Client) -> None:
+    """They are never due for long: each look of a worker puts them off."""
+    pytest.importorskip("cryptography")
+    sealing = Mainspring(app.store, encryption=Keys({"2027": new_key()}))
+    async with app.worker(id="vm-1").draining() as run_due:
+        await sealing.store.open()
+        await sealing.store.insert([app.tasks["greet"].prepare(name="Ada")])
+        await run_due()
+        found = await client.send("GET", "/health/scheduler")
+        families = await read_cluster(app)
+    assert (found.status, found.data["healthy"]) == (503, False)
+    assert found.data["problems"][0].startswith("jobs of queue default cannot be decrypted without key 2027, which")
+    (gauge,) = [family for family in families if family.name == "mainspring_unreadable_queue_workers"]
+    assert [(sample.labels, sample.value) for sample in gauge.samples] == [({"queue": "default"}, 1)]
 
 
 async def test_many_due_jobs_or_dead_letters_are_unhealthy(app: Mainspring, client: Client) -> None:

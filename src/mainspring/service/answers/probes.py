@@ -20,6 +20,7 @@ class SchedulerStats(View):
 class SchedulerHealth(View):
     healthy: bool
     stats: SchedulerStats
+    problems: list[str] = Field(description="jobs that workers cannot decrypt, and what to do")
 
 
 class QueueNumbers(View):
