@@ -91,8 +91,11 @@ async def serving(app: Mainspring, **settings: Any) -> AsyncIterator[Client]:
 class Server(uvicorn.Server):
     """A server that ends as soon as it is told to; uvicorn's takes up to 0.2 s longer."""
 
-    def __init__(self, service: Any) -> None:
-        super().__init__(uvicorn.Config(service, port=0, log_config=None, access_log=False, lifespan="off"))
+    def __init__(self, service: Any, *, proxy_headers: bool = True) -> None:
+        config = uvicorn.Config(
+            service, port=0, log_config=None, access_log=False, lifespan="off", proxy_headers=proxy_headers
+        )
+        super().__init__(config)
         self.running, self.ending = asyncio.Event(), asyncio.Event()
 
     async def main_loop(self) -> None:
@@ -110,9 +113,9 @@ class Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def listening(service: Any) -> AsyncIterator[str]:
+async def listening(service: Any, *, proxy_headers: bool = True) -> AsyncIterator[str]:
     """Serve on a free port of this machine; yield the URL."""
-    server = Server(service)
+    server = Server(service, proxy_headers=proxy_headers)
     task = asyncio.create_task(server.serve())
     try:
         async with asyncio.timeout(SOON):

@@ -206,6 +206,9 @@ OPTIONS: dict[str, tuple[str, Any]] = {
     "log_format": ("--log-format json", "json"),
     "metrics": ("--no-metrics", False),
     "tokens": ("--tokens required", "required"),
+    "proxy_header": ("--proxy-header X-Forwarded-User", "X-Forwarded-User"),
+    "proxy_addresses": ("--proxy-addresses 10.0.0.5,192.168.0.0/16", ("10.0.0.5", "192.168.0.0/16")),
+    "proxy_scopes": ("--proxy-scopes read,operate", ("read", "operate")),
     "outgoing_allow": ("--outgoing-allow 10.1.0.0/16", ("10.1.0.0/16",)),
     "max_body": ("--max-body 5000", 5000),
     "body_timeout": ("--body-timeout 5", 5.0),
@@ -263,3 +266,55 @@ def test_a_missing_extra_is_named(
     monkeypatch.setitem(sys.modules, "fastapi", None)
     assert main(command) == 2
     assert "pip install 'mainspring[service]'" in capsys.readouterr().err
+
+
+# -- users whom a proxy names -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"proxy_addresses": ("0.0.0.0/0",)}, "everybody could name any user"),
+        ({"proxy_addresses": ("::/1", "8000::/1")}, "everybody could name any user"),
+        ({"proxy_addresses": ("proxy.example",)}, "not a network"),
+        ({"proxy_addresses": ("10.0.0.5/8",)}, "not a network"),
+        ({"proxy_header": "X-Forwarded-For"}, "only your proxy sets"),
+        ({"proxy_header": "Authorization"}, "only your proxy sets"),
+        ({"proxy_header": "X User"}, "only your proxy sets"),
+        ({"proxy_scopes": ("write",)}, "there is no scope 'write'; give some of read, enqueue"),
+        ({"proxy_scopes": ()}, "at least 1 item"),
+        ({"proxy_header": "X-User", "tokens": "optional"}, "tokens are required with proxy_header"),
+    ],
+)
+def test_a_proxy_that_cannot_be_trusted_is_an_error(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        load_settings(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "warning"),
+    [
+        ({"proxy_header": "X-User"}, "proxy_addresses is empty, so the header X-User is ignored: list your proxies"),
+        ({"proxy_addresses": ("10.0.0.5",)}, "proxy_addresses and proxy_scopes have no effect without proxy_header"),
+        (
+            {"proxy_header": "X-User", "proxy_addresses": ("127.0.0.1",)},
+            "proxy_addresses has a loopback address: every program of this machine can name any user",
+        ),
+        (
+            {"proxy_header": "X-User", "proxy_addresses": ("9.0.0.0/8",)},
+            "proxy_addresses has public networks (9.0.0.0/8): every machine there can name any user",
+        ),
+        (
+            {"proxy_header": "X-User", "proxy_addresses": ("10.0.0.5",), "proxy_scopes": ("admin",)},
+            "proxy_scopes has admin: every user of the proxy can make tokens and reveal secrets",
+        ),
+    ],
+)
+def test_a_risky_proxy_is_a_warning(given: dict[str, Any], warning: str) -> None:
+    assert warnings_of(load_settings(**given)) == [warning]
+
+
+def test_a_service_behind_a_proxy_needs_tokens_on_loopback_too() -> None:
+    assert not ServiceSettings().bound().needs_tokens
+    assert ServiceSettings(proxy_header="X-User", proxy_addresses=("10.0.0.5",)).bound().needs_tokens
+    assert warnings_of(ServiceSettings(proxy_header="X-User", proxy_addresses=("10.0.0.5",))) == []

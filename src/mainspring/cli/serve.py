@@ -38,6 +38,9 @@ METAVARS = {
     "allowed_hosts": "NAME,…",
     "queues": "QUEUE,…",
     "outgoing_allow": "NETWORK,…",
+    "proxy_header": "NAME",
+    "proxy_addresses": "ADDRESS,…",
+    "proxy_scopes": "SCOPE,…",
     "redact": "RULE,…",
     "sentry_dsn": "URL",
 }

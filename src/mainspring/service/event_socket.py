@@ -81,7 +81,7 @@ async def first_message(socket: WebSocket, check: TypeAdapter[T]) -> T:
 async def caller_of(socket: WebSocket, text: str | None) -> Caller:
     """Return the caller: by the token of the header, of the message, or without one if that is allowed."""
     known: Caller | None = socket.state.caller
-    if text is None or (known is not None and known.token is not None):
+    if text is None or (known is not None and known.token is not None and not known.user):
         if known is None:
             raise Problem("unauthorized", 'send the token in the first message: {"token": "msk_…"}')
         return known

@@ -27,6 +27,7 @@ from mainspring.metrics.metrics import Metrics
 from mainspring.service import cross_origin
 from mainspring.service.cross_origin import STATIC_PATHS
 from mainspring.service.problems import ABOUT, Problem, problem_of
+from mainspring.service.proxy_users import ProxyUsers
 from mainspring.service.public_tokens import PREFIX as PUBLIC_PREFIX
 from mainspring.service.public_tokens import Grant, PublicTokens
 from mainspring.service.rate_limits import Header, RateLimits
@@ -76,11 +77,14 @@ class Caller:
     request_number: int | None = None  # the receiver of a pushed job: the number of the request that it got
     grant: Grant | None = None  # it came with a public token, made in the name of `token`
     session: str = ""  # the id of the session, if it came with a cookie
+    user: str = ""  # the name that a listed proxy has given; `token` is then not in the store
 
     @property
     def actor(self) -> str:
         """The name for the audit log."""
-        return "local" if self.token is None else f"token {self.token.name}"
+        if self.token is None:
+            return "local"
+        return f"user {self.user}" if self.user else f"token {self.token.name}"
 
     @property
     def id(self) -> str:
@@ -94,8 +98,13 @@ class Caller:
 
     @property
     def is_known(self) -> bool:
-        """Whether it came with a token of any kind, or with a cookie."""
+        """Whether it came with a token of any kind, with a cookie, or with a name from a listed proxy."""
         return self.token is not None or self.grant is not None
+
+    @property
+    def is_browser(self) -> bool:
+        """Whether it may be a browser that sends what admits it by itself, whichever page makes the request."""
+        return bool(self.session or self.user)
 
     @property
     def project(self) -> str | None:
@@ -125,7 +134,7 @@ class Caller:
             return
         if self.token is not None and not self.token.allows(scope):
             has = ", ".join(sorted(self.token.scopes))
-            msg = f"this needs the scope {scope}; the token {self.token.name!r} has {has}"
+            msg = f"this needs the scope {scope}; the {'user' if self.user else 'token'} {self.name!r} has {has}"
             raise Problem("forbidden", msg)
 
 
@@ -148,6 +157,7 @@ class Guard:
         self._tokens = tokens
         self._delivery_tokens = delivery_tokens
         self._public_tokens = PublicTokens(tokens)
+        self._users = ProxyUsers.of(settings)
         self._hosts = settings.hosts
         self._needs_tokens = settings.needs_tokens
         self._max_body = settings.max_body
@@ -201,9 +211,9 @@ class Guard:
         if request.path in OPEN_PAGES or request.path.startswith(OPEN_FOLDERS):
             return LOCAL
         caller = await self._caller(request)
-        if caller.session:
+        if caller.is_browser:
             check_write(request.method, request.header)
-        if caller.session or not caller.is_known:
+        if caller.is_browser or not caller.is_known:
             request.check_origin()
         if caller.is_known and request.path not in UNLIMITED:
             request.limits = self._limits.take(caller.id)
@@ -228,8 +238,10 @@ class Guard:
         """Return None if the first message must have a token."""
         if socket.path == cross_origin.SOCKET_PATH:
             return None
-        by_header = socket.header(b"authorization") or not self._needs_tokens
-        caller = await (self._caller(socket) if by_header else self._caller_by_cookie(socket))
+        if socket.header(b"authorization") or not self._needs_tokens:
+            caller: Caller | None = await self._caller(socket)
+        else:
+            caller = await self._caller_by_cookie(socket) or self._user(socket)
         if caller is not None and caller.is_known:
             self._limits.take(caller.id)
         return caller
@@ -244,9 +256,11 @@ class Guard:
 
     async def _caller(self, request: Connection) -> Caller:
         kind, _, text = request.header(b"authorization").partition(" ")
-        if not kind:
-            if (caller := await self._caller_by_cookie(request)) is not None:
+        if not kind or (self._users is not None and kind.lower() != "bearer"):  # a password may be for the proxy
+            caller = await self._caller_by_cookie(request) or self._user(request)
+            if caller is not None:
                 return caller
+        if not kind:
             if self._needs_tokens:
                 raise Problem("unauthorized", "send a token: `Authorization: Bearer msk_…` (mainspring tokens create)")
             return LOCAL
@@ -279,6 +293,10 @@ class Guard:
                 raise
             return token
 
+    def _user(self, request: Connection) -> Caller | None:
+        token = None if self._users is None else self._users.find(request.scope)
+        return None if token is None else Caller(token, user=token.name)
+
     async def _caller_by_cookie(self, request: Connection) -> Caller | None:
         if not request.header(b"cookie"):
             return None
@@ -306,7 +324,7 @@ class Connection:
         self.id = new_request_id()
         self.root: str = scope.get("root_path", "")  # where the service is mounted
         self.path: str = scope["path"].removeprefix(self.root)
-        self._scope = scope
+        self.scope = scope
         self._headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # of two with one name, the first
         scope.setdefault("state", {})["request_id"] = self.id
 
@@ -315,13 +333,13 @@ class Connection:
 
     def check_headers(self) -> None:
         """Refuse long headers. The server refuses those that arrive in parts, but not those that arrive at once."""
-        if sum(len(name) + len(value) for name, value in self._scope["headers"]) > MAX_HEADERS:
+        if sum(len(name) + len(value) for name, value in self.scope["headers"]) > MAX_HEADERS:
             raise Problem("headers_too_large", f"the headers of a request may have up to {MAX_HEADERS:,} bytes")
 
     @property
     def cookie(self) -> str:
         """The cookie of a session."""
-        return cookie_in(self.header(b"cookie"), secure=is_safe(self._scope))
+        return cookie_in(self.header(b"cookie"), secure=is_safe(self.scope))
 
     def problem_of(self, error: MainspringError) -> Problem:
         log.error("request_failed", request_id=self.id, path=self.path, error=str(error))
@@ -344,7 +362,7 @@ class Socket(Connection):
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         super().__init__(scope)
-        self.scope, self.receive, self.send = scope, receive, send
+        self.receive, self.send = receive, send
 
     async def refuse(self, problem: Problem) -> None:
         """Answer before the WebSocket is open."""
@@ -375,20 +393,20 @@ class Request(Connection):
 
     @property
     def method(self) -> str:
-        return str(self._scope["method"])
+        return str(self.scope["method"])
 
     @property
     def caller(self) -> Caller:
-        caller: Caller = self._scope["state"]["caller"]
+        caller: Caller = self.scope["state"]["caller"]
         return caller
 
     @caller.setter
     def caller(self, caller: Caller) -> None:
-        self._scope["state"]["caller"] = caller
+        self.scope["state"]["caller"] = caller
 
     def check_text(self) -> None:
         """Refuse NUL in the URL. No name has it, and PostgreSQL fails on it."""
-        if "\0" in self.path or b"%00" in self._scope["query_string"]:
+        if "\0" in self.path or b"%00" in self.scope["query_string"]:
             raise Problem("invalid_request", "the URL has a NUL character (%00); leave it out")
 
     def check_length(self) -> None:
@@ -429,7 +447,7 @@ class Request(Connection):
             own = ((b"x-request-id", self.id.encode()), *SECURITY_HEADERS, *self.limits)
             headers = [*message.get("headers", ()), *own]
             if self.path.startswith(cross_origin.PATHS):
-                headers = cross_origin.opened(headers, self._scope, self.path)
+                headers = cross_origin.opened(headers, self.scope, self.path)
             message["headers"] = headers
         await self._send(message)
 
@@ -445,11 +463,11 @@ class Request(Connection):
     def measured(self) -> tuple[str, str, int, float]:
         """Return the route, the method, the status and the seconds until the answer began."""
         until = time.monotonic() if self._answered is None else self._answered
-        return self._template(), self._scope["method"], self._status, until - self._began
+        return self._template(), self.scope["method"], self._status, until - self._began
 
     def _template(self) -> str:
         """Return the path of the route, with names for what varies. A path that no route has could be anything."""
-        endpoint, route = self._scope.get("endpoint"), self._scope.get("route")
+        endpoint, route = self.scope.get("endpoint"), self.scope.get("route")
         if route is not None and route is not self._outer[1]:
             return str(route.path_format)
         return self.path if endpoint is not None and endpoint is not self._outer[0] else "unmatched"
@@ -457,5 +475,5 @@ class Request(Connection):
     def log(self) -> None:
         if log.wants(logging.DEBUG):
             took = round((time.monotonic() - self._began) * 1000, 1)
-            about = {"method": self._scope["method"], "path": self.path, "status": self._status}
+            about = {"method": self.scope["method"], "path": self.path, "status": self._status}
             log.debug("request", request_id=self.id, **about, ms=took)

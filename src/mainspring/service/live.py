@@ -226,7 +226,7 @@ class Live:
 
     async def _check_now(self, caller: Caller) -> None:
         """Check the token in the store: what the guard knows of it may be some seconds old."""
-        if caller.token is None:
+        if caller.token is None or caller.user:  # the proxy checks a user at each request; the lifetime ends a stream
             return
         token_id = caller.token.id
         token = (await self._tokens.current([token_id])).get(token_id)
@@ -248,7 +248,8 @@ class Live:
                 self._end_all_with_tokens()
 
     async def _check_all(self) -> None:
-        ids = {stream.caller.token.id for stream in self._streams if stream.caller.token is not None}
+        tokens = [stream.caller.token for stream in self._streams if not stream.caller.user]
+        ids = {token.id for token in tokens if token is not None}
         valid = await self._tokens.current(sorted(ids)) if ids else {}
         allowed = {token_id for token_id, token in valid.items() if token.allows(Scope.READ)}
         for stream in list(self._streams):

@@ -7,16 +7,19 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterator
+from typing import Any, cast
 
 import uvicorn
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from mainspring.app import Mainspring
 from mainspring.errors import ConfigurationError, StoreUnavailable
 from mainspring.log import get_log
 from mainspring.runtime import Runtime
 from mainspring.service.application import make_service
-from mainspring.service.guard import MAX_HEADERS
+from mainspring.service.guard import MAX_HEADERS, App
 from mainspring.service.live import Live
+from mainspring.service.proxy_users import noting_peer
 from mainspring.service.settings import ServiceSettings
 from mainspring.service.tokens import Tokens
 from mainspring.stores.encrypted import bare, check_keys, keys_of
@@ -49,8 +52,10 @@ class Service:
         self._worker = worker
         self._socket = listen(settings.host, settings.port)
         self._live = Live(app, Tokens(app.store))
+        service = make_service(app, settings, self._live)
         config = uvicorn.Config(
-            make_service(app, settings, self._live),
+            service if settings.proxy_header is None else behind_proxies(service),
+            proxy_headers=settings.proxy_header is None,
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -119,6 +124,12 @@ class Service:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+
+
+def behind_proxies(service: App) -> App:
+    """Let proxies say from where and how a request came, as uvicorn does, but note first who has connected."""
+    trusted = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")
+    return noting_peer(cast("App", ProxyHeadersMiddleware(cast("Any", service), trusted)))
 
 
 def worker_settings(settings: ServiceSettings) -> WorkerSettings:

@@ -76,6 +76,8 @@ async def create_public_token(request: Request, body: PublicTokenBody) -> Respon
 
     It is not stored. It ends earlier if the token that asks for it is revoked.
     """
+    if caller_of(request).user:
+        raise Problem("forbidden", "a user whom a proxy names cannot make public tokens, which could not be revoked")
     target = None if body.target is None else (body.target.type, body.target.id)
     check(tuple(body.jobs), target, body.ttl)
     for job_id in body.jobs:

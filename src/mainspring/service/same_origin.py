@@ -1,6 +1,7 @@
 """Whether a browser sent a request for a page of the service itself.
 
-Browsers send cookies by themselves, so a request with a cookie proves nothing about the page that made it.
+Browsers send cookies by themselves, and passwords for a proxy too. So a request that has one proves nothing about the
+page that made it.
 `Sec-Fetch-Site` does, and browsers send it over HTTPS and to this machine. Otherwise `Origin` must name the service.
 """
 
@@ -20,16 +21,17 @@ def check_same_origin(header: Header) -> None:
     site, origin = header(b"sec-fetch-site"), header(b"origin")
     is_ours = site == "same-origin" if site else bool(origin) and host_in(origin) == header(b"host").lower()
     if not is_ours or (origin not in {"", "null"} and host_in(origin) != header(b"host").lower()):
-        raise Problem("forbidden", "a session may be used only by pages of the service itself")
+        raise Problem("forbidden", "a session, or a name from a proxy, may be used only by pages of the service itself")
 
 
 def check_write(method: str, header: Header) -> None:
-    """Raise Problem if a request changes something by a cookie, and another page may have sent it."""
+    """Raise Problem if a browser may have sent a request that changes something for another page."""
     if method in SAFE_METHODS:
         return
     check_same_origin(header)
     if header(HEADER) != "1":
-        raise Problem("forbidden", "with a session, requests that change something need the header X-Mainspring: 1")
+        msg = "with a session or a name from a proxy, requests that change something need the header X-Mainspring: 1"
+        raise Problem("forbidden", msg)
 
 
 def host_in(origin: str) -> str:

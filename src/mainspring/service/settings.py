@@ -27,12 +27,27 @@ from pydantic_settings import (
 from mainspring.errors import ConfigurationError
 from mainspring.outgoing.addresses import networks_of
 from mainspring.redaction import check_rule
+from mainspring.service.tokens import Scope
 from mainspring.stores.protocol import EVERY_QUEUE
 from mainspring.worker.settings import subscriptions
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 DEFAULT_FILE = Path("mainspring.toml")
 PREFIX = "MAINSPRING_"
+HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+HEADERS_OF_CLIENTS = frozenset(
+    {
+        "authorization",
+        "cookie",
+        "host",
+        "origin",
+        "referer",
+        "user-agent",
+        "forwarded",
+        "x-forwarded-for",
+        "x-mainspring",
+    }
+)
 LONGEST_WAIT = 300.0  # seconds; the most that max_wait can be
 
 OF_OTHERS = {
@@ -93,6 +108,19 @@ class ServiceSettings(BaseSettings):
     tokens: Literal["required", "optional"] | None = Field(
         default=None,
         description="whether each request needs a token; by default only `serve` on loopback needs none",
+    )
+    proxy_header: str | None = Field(
+        default=None,
+        description="the header in which a reverse proxy names the user, such as X-Forwarded-User",
+    )
+    proxy_addresses: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="addresses and networks of the proxies that may send proxy_header",
+    )
+    proxy_scopes: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=("read",),
+        min_length=1,
+        description="what users whom a proxy names may do",
     )
     outgoing_allow: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
@@ -155,7 +183,7 @@ class ServiceSettings(BaseSettings):
         del dotenv_settings, file_secret_settings
         return init_settings, env_settings, NamesOfOthers(settings_cls), TomlConfigSettingsSource(settings_cls)
 
-    @field_validator("allowed_hosts", "outgoing_allow", "queues", mode="before")
+    @field_validator("allowed_hosts", "outgoing_allow", "proxy_addresses", "proxy_scopes", "queues", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         """Take `a.example,b.example` from the environment, and a list from the file."""
@@ -170,13 +198,40 @@ class ServiceSettings(BaseSettings):
             raise ValueError(str(error)) from None
         return value
 
-    @field_validator("outgoing_allow")
+    @field_validator("outgoing_allow", "proxy_addresses")
     @classmethod
     def _check_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         try:
             networks_of(value)
         except ConfigurationError as error:
             raise ValueError(str(error)) from None
+        return value
+
+    @field_validator("proxy_addresses")
+    @classmethod
+    def _check_proxies(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        networks = networks_of(value)
+        for version in (4, 6):
+            several: Any = [network for network in networks if network.version == version]
+            if any(network.prefixlen == 0 for network in ipaddress.collapse_addresses(several)):
+                msg = "these are all addresses, so everybody could name any user; list only those of your proxies"
+                raise ValueError(msg)
+        return value
+
+    @field_validator("proxy_header")
+    @classmethod
+    def _check_header(cls, value: str | None) -> str | None:
+        if value is not None and (not HEADER_NAME.fullmatch(value) or value.lower() in HEADERS_OF_CLIENTS):
+            msg = f"{value!r} cannot be the header of users; name one that only your proxy sets, as X-Forwarded-User"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("proxy_scopes")
+    @classmethod
+    def _check_scopes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if wrong := sorted(set(value) - set(Scope)):
+            msg = f"there is no scope {wrong[0]!r}; give some of {', '.join(Scope)}"
+            raise ValueError(msg)
         return value
 
     @field_validator("log_level", mode="before")
@@ -201,6 +256,9 @@ class ServiceSettings(BaseSettings):
                 f"tokens are required if the service listens on {self.host}; leave `tokens` out, or listen on 127.0.0.1"
             )
             raise ValueError(msg)
+        if self.tokens == "optional" and self.proxy_header is not None:
+            msg = "tokens are required with proxy_header: a request without that header would be allowed everything"
+            raise ValueError(msg)
         return self
 
     @property
@@ -220,9 +278,10 @@ class ServiceSettings(BaseSettings):
     def bound(self) -> ServiceSettings:
         """Return the settings of a service that listens on `host` itself: on loopback it needs no tokens by default.
 
+        Behind a proxy it does: what comes through the proxy comes from everywhere.
         A service that is mounted into another application cannot know this: `host` says nothing about that one.
         """
-        if self.tokens is None and self.is_loopback:
+        if self.tokens is None and self.is_loopback and self.proxy_header is None:
             return self.model_copy(update={"tokens": "optional"})
         return self
 
@@ -294,10 +353,29 @@ def warnings_of(settings: ServiceSettings) -> list[str]:
         )
     if not settings.is_loopback:
         found.append("the service speaks plain HTTP: put a proxy with TLS in front of it")
+    found += proxy_warnings(settings)
     if settings.app is not None and "store" in settings.model_fields_set:
         found.append("store is ignored: the application in `app` names its own")
     if not settings.worker and settings.model_fields_set & {"queues", "concurrency"}:
         found.append("queues and concurrency are of the worker in this process, and this one runs no jobs")
     if not settings.worker and settings.store.startswith("memory:"):
         found.append("memory:// exists only within one process, and this one runs no jobs: worker is false")
+    return found
+
+
+def proxy_warnings(settings: ServiceSettings) -> list[str]:
+    """Return what is risky, or has no effect, about users whom a proxy names."""
+    networks, found = networks_of(settings.proxy_addresses), []
+    if settings.proxy_header is None:
+        if settings.model_fields_set & {"proxy_addresses", "proxy_scopes"}:
+            found.append("proxy_addresses and proxy_scopes have no effect without proxy_header")
+        return found
+    if not networks:
+        found.append(f"proxy_addresses is empty, so the header {settings.proxy_header} is ignored: list your proxies")
+    if any(network.is_loopback for network in networks):
+        found.append("proxy_addresses has a loopback address: every program of this machine can name any user")
+    if wide := [str(network) for network in networks if network.num_addresses > 1 and network.is_global]:
+        found.append(f"proxy_addresses has public networks ({', '.join(wide)}): every machine there can name any user")
+    if "admin" in settings.proxy_scopes:
+        found.append("proxy_scopes has admin: every user of the proxy can make tokens and reveal secrets")
     return found
