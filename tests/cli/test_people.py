@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from mainspring import Occasion, Person
+from mainspring.features.people.person import Times
 from mainspring.features.people.plan import OccasionPlan
 from mainspring.stores.documents import Bundle, Key, Listing, Write
 from tests.cli.conftest import Run, Shop
@@ -73,6 +75,9 @@ def test_show_prints_a_person_and_their_occasions(people: Run, ana: Person, shop
     assert "birthday" in out
     data = people("people", "show", "ana", "--json").data
     assert data["person"]["tz"] == ana.tz
+    assert datetime.fromisoformat(data["person"]["created_at"]) == ana.created_at
+    assert re.search(r"^Created +\d{4}-", out, re.MULTILINE)
+    assert re.search(r"^Updated +\d{4}-", out, re.MULTILINE)
     assert [(occasion["kind"], occasion["local"][10:]) for occasion in data["next"]] == [
         ("birthday", "T09:00:00+14:00")
     ]
@@ -134,7 +139,7 @@ def test_import_reports_bad_rows_and_updates_the_others(people: Run, shop: Shop,
 
 def test_whom_only_a_newer_version_can_read_is_named(people: Run, ana: Person, shop: Shop) -> None:
     key = Key("people", "", "ana")
-    data = ana.to_json({}).replace('"feb29":', '"days_before": 3, "feb29":')
+    data = ana.to_json({}, Times(None, shop.app.now())).replace('"feb29":', '"days_before": 3, "feb29":')
     shop.app.run(shop.app.store.write([Bundle((Write(key, data),))]))
     assert "person 'ana' cannot be read by this version" in people("people", "list").err
     assert people("people", "list", "--json").data["unreadable"].keys() == {"ana"}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError, Namespace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mainspring.app import Mainspring
 from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.loading import opened, opened_to_fill
+from mainspring.cli.moments import show_both
 from mainspring.cli.occasions import say_upcoming
 from mainspring.cli.paging import add_page_options, say_more
 from mainspring.cli.parser import Commands, add_actor_options, add_command, add_group, add_store_options
@@ -113,7 +115,7 @@ def list_people(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
         people, unreadable, cursor = app.run(find(app, args))
     if terminal.json:
-        shown = [plain_person(person) for person in people]
+        shown = [person.to_data() for person in people]
         terminal.emit({"people": shown, "unreadable": unreadable, "cursor": cursor})
         return Exit.OK
     if people:
@@ -149,20 +151,17 @@ def kinds(person: Person) -> str:
     return ", ".join(f"{occasion.kind} {occasion.date}" for occasion in person.occasions)
 
 
-def plain_person(person: Person) -> object:
-    return person.model_dump(mode="json")
-
-
 def show_person(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
         person = app.run(app.people.get(args.id))
         coming = app.run(app.occasions.next(args.id))
         entries = app.run(app.occasions.ledger(args.id))
+        now = app.now()
     if terminal.json:
         upcoming, ledger = [occasion.to_data() for occasion in coming], [plain_entry(entry) for entry in entries]
-        terminal.emit({"person": plain_person(person), "next": upcoming, "ledger": ledger})
+        terminal.emit({"person": person.to_data(), "next": upcoming, "ledger": ledger})
         return Exit.OK
-    for label, value in facts(person, terminal):
+    for label, value in facts(person, terminal, now):
         terminal.say(f"{label:<12}{value}")
     terminal.say()
     say_upcoming(terminal, coming)
@@ -172,7 +171,7 @@ def show_person(args: Namespace, terminal: Terminal) -> int:
     return Exit.OK
 
 
-def facts(person: Person, terminal: Terminal) -> list[tuple[str, str]]:
+def facts(person: Person, terminal: Terminal, now: datetime) -> list[tuple[str, str]]:
     addresses = ", ".join(f"{channel} {address}" for channel, address in person.addresses.items())
     shown = terminal.shown_data({"attributes": dict(person.attributes)})["attributes"]
     attributes = ", ".join(f"{name}={value}" for name, value in shown.items())
@@ -180,6 +179,8 @@ def facts(person: Person, terminal: Terminal) -> list[tuple[str, str]]:
         ("Person", person.id), ("Name", person.name), ("E-mail", person.email), ("Addresses", addresses),
         ("Time zone", person.tz), ("Locale", person.locale), ("Quiet", person.quiet), ("Attributes", attributes),
         ("Occasions", kinds(person)),
+        ("Created", show_both(person.created_at, now) if person.created_at else ""),
+        ("Updated", show_both(person.updated_at, now) if person.updated_at else ""),
     ]  # fmt: skip
     return [(label, printable(value)) for label, value in found if value]
 

@@ -12,8 +12,7 @@ from pydantic import Field, StringConstraints
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mainspring.app import Mainspring
-from mainspring.errors import InvalidPerson, PersonNotFound
+from mainspring.errors import PersonNotFound
 from mainspring.features.people.firing import OccasionEntry
 from mainspring.features.people.person import MAX_OCCASIONS, Person, person_of
 from mainspring.features.people.storage import PersonChange
@@ -101,7 +100,7 @@ class PeopleQuery(Body):
 
 
 def person_data(request: Request, person: Person) -> dict[str, Any]:
-    data: dict[str, Any] = person.model_dump(mode="json")
+    data = person.to_data()
     return {**data, "attributes": redaction_of(request).value(data["attributes"])}
 
 
@@ -119,22 +118,6 @@ def revision_of(person: Person | None) -> str | None:
 
 def shown(request: Request, person: Person, status: int = 200) -> Response:
     return answer(person_data(request, person), status, etag(revision_of(person) or ""))
-
-
-async def changed(
-    app: Mainspring, person_id: str, change: Callable[[Person | None], Person]
-) -> tuple[Person, PersonChange]:
-    """Change a person as stored. If others change the person at the same time, `change` is called again."""
-    made: list[Person] = []
-
-    def remember(known: Person | None) -> Person:
-        made.append(change(known))
-        return made[-1]
-
-    (became,) = await app.people.apply([(person_id, remember)])
-    if isinstance(became, InvalidPerson):
-        raise became
-    return made[-1], became
 
 
 def existing(person_id: str, person: Person | None) -> Person:
@@ -235,7 +218,7 @@ async def put_person(
         check(known, if_match, if_none_match)
         return person_of(with_secrets(request, given, known))
 
-    person, became = await changed(app_of(request), person_id, change)
+    person, became = await app_of(request).people.change(person_id, change)
     return shown(request, person, 201 if became is PersonChange.CREATED else 200)
 
 
@@ -268,7 +251,7 @@ async def edited(
         check(known, if_match)
         return person.with_changes(**fields(person))
 
-    return shown(request, (await changed(app_of(request), person_id, change))[0])
+    return shown(request, (await app_of(request).people.change(person_id, change))[0])
 
 
 @router.delete("/people/{person_id:path}", status_code=204, summary="Delete a person", **PEOPLE, **needs(Scope.OPERATE))

@@ -15,10 +15,11 @@ from starlette.responses import Response
 from mainspring.errors import InvalidPerson
 from mainspring.features.people.person import Person, person_of
 from mainspring.ids import new_id
+from mainspring.json_data import plain
 from mainspring.service.answers.users import DAY, UserView
 from mainspring.service.bodies import Body
 from mainspring.service.etags import IfMatch, etag
-from mainspring.service.people import PersonId, Short, changed, check, existing, revision_of
+from mainspring.service.people import PersonId, Short, check, existing, revision_of
 from mainspring.service.problems import Problem
 from mainspring.service.replay import KeyKind, known_effect
 from mainspring.service.requests import Router, answer, app_of, caller_of, location, needs
@@ -56,7 +57,8 @@ class UserBody(Body):
 def user_data(person: Person) -> dict[str, Any]:
     birthday = person.occasion(BIRTHDAY)
     told = {name: getattr(person, field) for name, field in NAMES.items()}
-    return {"id": person.id, **told, "birthday": None if birthday is None else birthday.date}
+    times = {"createdAt": plain(person.created_at), "updatedAt": plain(person.updated_at)}
+    return {"id": person.id, **told, "birthday": None if birthday is None else birthday.date, **times}
 
 
 def fields_of(given: dict[str, Any], known: Person | None = None) -> dict[str, Any]:
@@ -88,8 +90,7 @@ async def create_user(request: Request, body: NewUserBody) -> Response:
     if (begun := known_effect(request)) is not None:
         person = await app_of(request).people.get(begun["person"])
     else:
-        person = checked({"id": new_id(), **fields_of(body.model_dump())})
-        await changed(app_of(request), person.id, lambda _known: person)
+        person = await app_of(request).people.put(checked({"id": new_id(), **fields_of(body.model_dump())}))
     return shown(person, 201, location(request, f"/user/{person.id}"))
 
 
@@ -114,7 +115,7 @@ async def change_user(request: Request, user_id: PersonId, body: UserBody, if_ma
         return person.with_changes(**fields_of(given, person))
 
     try:
-        return shown((await changed(app_of(request), user_id, change))[0])
+        return shown((await app_of(request).people.change(user_id, change))[0])
     except InvalidPerson as error:
         raise renamed(error) from None
 

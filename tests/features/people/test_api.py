@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from datetime import date, timedelta
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from mainspring.features.people.person import PersonFields
 from mainspring.features.people.storage import PersonChange
 from mainspring.job import Inserted
 from mainspring.stores.documents import Bundle
+from mainspring.testing.kit import Kit
 
 
 @pytest.fixture
@@ -78,8 +79,42 @@ async def test_update_changes_what_is_given(app: Mainspring) -> None:
         await app.people.update("bob", tz="UTC")
 
 
-def test_every_field_but_the_id_can_be_changed() -> None:
-    assert PersonFields.__annotations__.keys() == Person.model_fields.keys() - {"id"}
+async def test_a_person_has_the_times_of_creation_and_last_change(app: Mainspring, kit: Kit, file: Write) -> None:
+    first = await app.people.put(ANA)
+    assert first == ANA  # the times are not compared
+    assert (ANA.created_at, first.created_at, first.updated_at) == (None, app.now(), app.now())
+    assert times_of(await app.people.get("ana")) == times_of(first)
+    await kit.time.advance(hours=1)
+    assert times_of(await app.people.put(ANA)) == times_of(first)  # nothing has changed
+    await app.people.import_csv(file("id,tz\nana,Pacific/Auckland\nbob,UTC"))
+    assert times_of(await app.people.get("ana")) == times_of(first)
+    assert times_of(await app.people.get("bob")) == (app.now(), app.now())
+
+    changes: Sequence[Callable[[], Awaitable[object]]] = [
+        lambda: app.people.update("ana", locale="mi"),
+        lambda: app.people.put(ANA),  # a person without times
+        lambda: app.people.put_occasion("ana", Occasion(kind="hired", date="06-01")),
+        lambda: app.people.import_csv(file("id,locale\nana,de")),
+        lambda: app.people.put_many([first]),  # a person with other times
+    ]
+    for change in changes:
+        await kit.time.advance(hours=1)
+        await change()
+        assert times_of(await app.people.get("ana")) == (first.created_at, app.now())
+
+    await app.people.delete("ana")
+    await kit.time.advance(hours=1)
+    assert times_of(await app.people.put(first)) == (app.now(), app.now())
+
+
+def times_of(person: Person) -> tuple[datetime | None, datetime | None]:
+    return person.created_at, person.updated_at
+
+
+def test_every_field_but_the_id_and_the_times_can_be_changed() -> None:
+    assert PersonFields.__annotations__.keys() == Person.model_fields.keys() - {"id", "created_at", "updated_at"}
+    with pytest.raises(InvalidPerson, match="created_at: this cannot be changed"):
+        ANA.with_changes(created_at=None)  # type: ignore[call-arg]
     with pytest.raises(InvalidPerson, match="quiet"):
         ANA.with_changes(quiet=22)  # type: ignore[arg-type]
 

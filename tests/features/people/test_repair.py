@@ -10,6 +10,7 @@ import pytest
 
 from mainspring import Mainspring, Occasion, Person, testing
 from mainspring.features.people import repair
+from mainspring.features.people.person import Times
 from mainspring.features.people.repair import Lack
 from mainspring.features.people.storage import EMAILS, email_key
 from mainspring.stores.documents import Bundle, Key, Listing, Write
@@ -85,7 +86,7 @@ async def test_an_entry_of_another_person_is_removed(app: Mainspring) -> None:
 
 
 async def test_a_person_that_only_a_newer_version_can_read_is_not_repaired(app: Mainspring) -> None:
-    data = {**json.loads(ANA.to_json({})), "quiet": "siesta"}
+    data = {**json.loads(ANA.to_json({}, Times(None, app.now()))), "quiet": "siesta"}
     await app.store.write([Bundle((Write(Key("people", "", "ana"), json.dumps(data)),))])
     await lose(app, PLAN)
     assert await repair.mend(app.runtime.services) == Lack(people=2)

@@ -57,6 +57,21 @@ async def test_a_person_is_replaced_or_changed_in_part(client: Client, ana: Answ
     assert (replaced.status, replaced.data["first_name"], replaced.data["occasions"]) == (200, "", [])
 
 
+async def test_an_answer_has_the_times_of_creation_and_last_change(
+    client: Client, ana: Answer, clock: ManualClock
+) -> None:
+    created = ana.data["created_at"]
+    assert ana.data["updated_at"] == created == "2026-01-01T00:00:00.000Z"
+    clock.advance(5)
+    again = await client.send("PUT", PATH, ANA)
+    assert (again.data["updated_at"], again.headers["ETag"]) == (created, ana.headers["ETag"])
+    patched = await client.send("PATCH", PATH, {"locale": "en-NZ"})
+    assert (patched.data["created_at"], patched.data["updated_at"]) == (created, "2026-01-01T00:00:05.000Z")
+    shown = await client.send("GET", PATH)
+    assert (shown.data, shown.headers["ETag"]) == (patched.data, patched.headers["ETag"])
+    assert await client.problem("PATCH", PATH, {"created_at": created}) == (422, "invalid_request")
+
+
 async def test_a_change_of_what_others_have_changed_is_refused(client: Client, ana: Answer) -> None:
     tag = ana.headers["ETag"]
     changed = await client.send("PATCH", PATH, {"first_name": "Anna"}, If_Match=tag)

@@ -27,7 +27,8 @@ async def john(app: Mainspring, client: Client) -> Any:
 
 
 async def test_a_user_is_created_and_shown(client: Client, john: Any) -> None:
-    assert john == {"id": john["id"], **JOHN}
+    now = "2026-01-01T00:00:00.000Z"
+    assert john == {"id": john["id"], **JOHN, "createdAt": now, "updatedAt": now}
     assert await client.get(f"/user/{john['id']}") == john
     (coming,) = (await client.get("/v1/occasions"))["upcoming"]
     assert (coming["person"], coming["local"]) == (john["id"], "2026-01-03T09:00:00-05:00")

@@ -66,9 +66,8 @@ class People:
     # -- changing -------------------------------------------------------------------------------------
 
     async def put(self, person: Person) -> Person:
-        """Create or replace a person."""
-        await self.put_many([person])
-        return person
+        """Create or replace a person. Return it as stored, with the times at which it was created and last changed."""
+        return (await self.change(person.id, _becomes(person)))[0]
 
     async def put_many(self, people: Iterable[Person]) -> list[PersonChange]:
         """Create or replace many people, in groups. If this is interrupted, the people written so far stay."""
@@ -112,17 +111,22 @@ class People:
         await self._cancel_where(where, reason=reason or "the person was deleted", actor=by.actor)
 
     async def _change(self, id: str, change: Callable[[Person], Person]) -> Person:
-        changed: list[Person] = []
-
         def checked(known: Person | None) -> Person:
             if known is None:
                 raise _not_found(id)
-            changed.append(change(known))
-            return changed[-1]
+            return change(known)
 
-        (answer,) = await self.apply([(id, checked)])
-        _raise_if_invalid(answer)
-        return changed[-1]
+        return (await self.change(id, checked))[0]
+
+    async def change(self, id: str, change: Callable[[Person | None], Person]) -> tuple[Person, PersonChange]:
+        """Change a person as stored, or create it; return what is stored now, and what the change did.
+
+        If another process changes the person at the same time, `change` is called again.
+        """
+        (wanted,) = await self._apply([(id, change)])
+        became = _raise_if_invalid(wanted.became)
+        assert wanted.stored is not None  # noqa: S101 - `change` returns a person
+        return wanted.stored, became
 
     # -- writing --------------------------------------------------------------------------------------
 
@@ -167,7 +171,10 @@ class People:
         Changes of one person take effect in the order given. The answer to an invalid change is its error. With `by`,
         deletions are recorded in the audit log.
         """
-        answers: dict[int, PersonChange | InvalidPerson] = {}
+        return [change.became for change in await self._apply(changes, dry_run=dry_run, by=by)]
+
+    async def _apply(self, changes: Changes, *, dry_run: bool = False, by: By | None = None) -> list[WantedChange]:
+        answers: dict[int, WantedChange] = {}
         remaining = list(range(len(changes)))
         for _ in range(MAX_TRIES + len(changes)):
             if not remaining:
@@ -175,20 +182,20 @@ class People:
             numbers = first_of_each(remaining, changes)
             wanted, plans = await self._want([changes[number] for number in numbers])
             written = set(numbers) if dry_run else {numbers[place] for place in await self._write(wanted, plans, by)}
-            answers |= {
-                number: change.became for number, change in zip(numbers, wanted, strict=True) if number in written
-            }
+            answers |= {number: change for number, change in zip(numbers, wanted, strict=True) if number in written}
             remaining = [number for number in remaining if number not in answers]
         msg = f"other processes changed person {changes[remaining[0]][0]!r} during each attempt to change it; try again"
         raise StoreBusy(msg)
 
     async def _want(self, changes: Changes) -> tuple[list[WantedChange], Mapping[Key, OccasionPlan]]:
         """Return the changes, and the plans that they may affect. An unreadable plan makes a change invalid."""
-        known = await self._read([person_id for person_id, _ in changes])
-        wanted = [WantedChange.of(person_id, change, known[person_id]) for person_id, change in changes]
+        known, now = await self._read([person_id for person_id, _ in changes]), self._services.now()
+        wanted = [WantedChange.of(person_id, change, known[person_id], now) for person_id, change in changes]
         plans, problems = await self._plans(wanted)
         if problems:
-            wanted = [WantedChange(change.id, change.known, problems.get(change.id, change.new)) for change in wanted]
+            wanted = [
+                WantedChange(change.id, change.known, problems.get(change.id, change.new), now) for change in wanted
+            ]
         return wanted, plans
 
     async def _write(
@@ -196,9 +203,8 @@ class People:
     ) -> set[int]:
         """Write the changes; return the indexes of those that are done. Another process changed the other people."""
         await self._note({kind for change in wanted for kind in change.kinds})
-        now = self._services.now()
         places = [place for place, change in enumerate(wanted) if change.changes_something]
-        bundles = [bundle_of(wanted[place], plans, now, by) for place in places]
+        bundles = [bundle_of(wanted[place], plans, by) for place in places]
         answers = await self._services.store.write(bundles) if bundles else []
         refused = {place for place, answer in zip(places, answers, strict=True) if answer is None}
         return set(range(len(wanted))) - refused
@@ -374,7 +380,7 @@ def _problems(rows: Iterable[Row], answers: Iterable[PersonChange | InvalidPerso
             yield from (Problem(row.line, column, why) for column, why in answer.problems)
 
 
-def _becomes(person: Person) -> Change:
+def _becomes(person: Person) -> Callable[[Person | None], Person]:
     if not isinstance(person, Person):
         msg = f"{person!r} is not a Person"
         raise ConfigurationError(msg)

@@ -12,9 +12,9 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import time
+from datetime import datetime, time
 from functools import lru_cache
-from typing import Annotated, Any, TypedDict, Unpack
+from typing import Annotated, Any, NamedTuple, TypedDict, Unpack
 
 from pydantic import (
     AfterValidator,
@@ -32,6 +32,7 @@ from mainspring.features.people.occasion import Occasion
 from mainspring.features.schedules.rules import PACKAGED
 from mainspring.features.schedules.rules.hours import Hours
 from mainspring.features.schedules.rules.parse import times_of_day, write_time
+from mainspring.json_data import plain
 
 INVALID_ID = "{!r} cannot be an id; use up to 200 printable characters"
 MAX_OCCASIONS = 30  # a person, their plans and ledger are one write, which has up to 100 items in DynamoDB
@@ -111,10 +112,19 @@ def quiet_hours(text: str) -> QuietHours:
 
 AS_TUPLE = GetPydanticSchema(lambda _source, handler: handler.generate_schema(tuple[Occasion, ...]))
 """Pydantic handles tuples natively, but calls Python for each `Sequence`: a third of the time to read a person."""
+TIMES = {"created_at", "updated_at"}
+FIXED = {"id", *TIMES}  # the fields that no caller can change
+
+
+class Times(NamedTuple):
+    """When a person was first written and last changed."""
+
+    created_at: datetime | None  # None: by a version that did not record it
+    updated_at: datetime
 
 
 class PersonFields(TypedDict, total=False):
-    """The fields of a person that can be changed: all but the id."""
+    """The fields of a person that can be changed: all but the id and the times, which the application sets."""
 
     tz: str
     first_name: str
@@ -142,6 +152,16 @@ class Person(BaseModel):
     quiet: Annotated[str | None, BeforeValidator(_quiet)] = None  # local hours without messages: 22:00-08:00
     attributes: dict[str, JsonValue] = Field(default_factory=dict)  # your own data
     occasions: Annotated[Sequence[Occasion], AS_TUPLE, AfterValidator(_occasions)] = ()
+    created_at: datetime | None = None  # when it was first written. A write ignores the value given; None: not written
+    updated_at: datetime | None = None  # when it was last changed, in the same way
+
+    def __eq__(self, other: object) -> bool:
+        """Compare all fields but the times, so that a person that you make equals the same person as stored."""
+        if not isinstance(other, Person):
+            return NotImplemented
+        return self.__dict__ == {**other.__dict__, "created_at": self.created_at, "updated_at": self.updated_at}
+
+    __hash__ = None  # type: ignore[assignment] # it contains dicts
 
     @property
     def name(self) -> str:
@@ -163,14 +183,23 @@ class Person(BaseModel):
 
     def with_changes(self, **changes: Unpack[PersonFields]) -> Person:
         """Return a copy with these fields changed. The whole copy is validated, like a new person."""
+        if wrong := sorted(FIXED & changes.keys()):
+            problems = [(name, "this cannot be changed; leave it out") for name in wrong]
+            msg = f"person {self.id!r}: {'; '.join(f'{name}: {why}' for name, why in problems)}"
+            raise InvalidPerson(msg, problems)
         given = {name: getattr(self, name) for name in type(self).model_fields}
         return person_of({**given, **changes})
 
+    def to_data(self) -> dict[str, Any]:
+        """Return the person as JSON data, as the command line and the service show it."""
+        times = {"created_at": plain(self.created_at), "updated_at": plain(self.updated_at)}
+        return {**self.model_dump(mode="json"), **times}
+
     # -- as a document --------------------------------------------------------------------------------
 
-    def to_json(self, others: Mapping[str, Any]) -> str:
-        """Return the document's text. `others` are fields that only newer versions know."""
-        data = self.model_dump_json(exclude_none=True)
+    def to_json(self, others: Mapping[str, Any], times: Times) -> str:
+        """Return the document's text with these times. `others` are fields that only newer versions know."""
+        data = self.model_dump_json(exclude_none=True, exclude=TIMES).removesuffix("}") + _ending(times)
         return json.dumps({**others, **json.loads(data)}) if others else data
 
     @classmethod
@@ -185,6 +214,13 @@ class Person(BaseModel):
         except (ValueError, AttributeError) as error:
             why = _summary(error) if isinstance(error, ValidationError) else repr(error)
             raise unreadable(id, why) from error
+
+
+@lru_cache(maxsize=16)
+def _ending(times: Times) -> str:
+    """Return the end of a document. An import has the same times for many people, and Pydantic would take longer."""
+    shown = {name: plain(time) for name, time in times._asdict().items() if time is not None}
+    return f",{json.dumps(shown).removeprefix('{')}"
 
 
 def person_of(data: Mapping[str, Any]) -> Person:

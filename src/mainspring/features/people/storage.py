@@ -15,7 +15,7 @@ from typing import Any
 
 from mainspring.errors import InvalidPerson
 from mainspring.features.people.firing import OCCASIONS, passed_over
-from mainspring.features.people.person import Person
+from mainspring.features.people.person import Person, Times
 from mainspring.features.people.plan import OccasionPlan, collection_of, ended, planned
 from mainspring.features.schedules.rules import tzdata_version
 from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Listing, Note, Write, current_once
@@ -133,6 +133,7 @@ class WantedChange:
     id: str
     known: StoredPerson
     new: Person | InvalidPerson | None
+    now: datetime
     changes_something: bool = field(init=False)
     kinds: set[str] = field(init=False)  # of all occasions before and after, if something changes
 
@@ -142,13 +143,25 @@ class WantedChange:
         self.kinds = {occasion.kind for person in both if isinstance(person, Person) for occasion in person.occasions}
 
     @classmethod
-    def of(cls, id: str, change: Change, known: StoredPerson) -> WantedChange:
+    def of(cls, id: str, change: Change, known: StoredPerson, now: datetime) -> WantedChange:
         if isinstance(known.person, InvalidPerson):
-            return cls(id, known, known.person)
+            return cls(id, known, known.person, now)
         try:
-            return cls(id, known, change(known.person))
+            return cls(id, known, change(known.person), now)
         except InvalidPerson as error:
-            return cls(id, known, error)
+            return cls(id, known, error, now)
+
+    @property
+    def times(self) -> Times:
+        """Return the times of the changed person."""
+        return Times(self.known.person.created_at if isinstance(self.known.person, Person) else self.now, self.now)
+
+    @property
+    def stored(self) -> Person | None:
+        """Return the person as stored after the change."""
+        if not self.changes_something or not isinstance(self.new, Person):
+            return self.known.person if isinstance(self.known.person, Person) else None
+        return self.new.model_copy(update=self.times._asdict())
 
     @property
     def became(self) -> PersonChange | InvalidPerson:
@@ -161,10 +174,10 @@ class WantedChange:
         return PersonChange.CREATED if self.known.person is None else PersonChange.UPDATED
 
 
-def bundle_of(change: WantedChange, plans: Mapping[Key, OccasionPlan], now: datetime, by: By | None) -> Bundle:
+def bundle_of(change: WantedChange, plans: Mapping[Key, OccasionPlan], by: By | None) -> Bundle:
     """Return the writes of one change. The person's version fences them all: each change writes the person too."""
-    person = change.new if isinstance(change.new, Person) else None
-    data = None if person is None else person.to_json(change.known.others)
+    person, now = change.new if isinstance(change.new, Person) else None, change.now
+    data = None if person is None else person.to_json(change.known.others, change.times)
     known_as = change.known.person if isinstance(change.known.person, Person) else None
     writes = [Write(person_key(change.id), data, expected=change.known.version)]
     writes += email_writes(change.id, known_as, person)

@@ -10,6 +10,9 @@ from pydantic import Field
 from mainspring.service.schedule_views import EntryView
 from mainspring.service.views import Moment, View
 
+CREATED = "when it was first written; null: by a version that did not record it"
+UPDATED = "when it was last changed; null: not since it was written by such a version"
+
 
 class OccasionView(View):
     kind: str
@@ -35,6 +38,8 @@ class PersonView(View):
     quiet: str | None
     attributes: dict[str, Any]
     occasions: list[OccasionView]
+    created_at: Moment | None = Field(description=CREATED)
+    updated_at: Moment | None = Field(description=UPDATED)
 
 
 class PeoplePage(View):
