@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta, tzinfo
+from itertools import pairwise
 from typing import Literal
 
 from mainspring.clock import Length, Millis, delay_of, shown, to_datetime, to_millis
@@ -20,6 +21,7 @@ from mainspring.stores.numbers import (
     BOUNDS,
     BUCKETS,
     HOUR,
+    MEASURE_BY_CODE,
     Figure,
     Grouping,
     Measure,
@@ -141,7 +143,7 @@ def plan(since: Millis, until: Millis, step: Period, zone: tzinfo, now: Millis) 
     if until < now:
         end = ceil(until, finest(until, step, now, in_utc=in_utc))
     units = [unit for unit in reversed(Period) if unit <= step and (in_utc or unit is not Period.DAY)]
-    bounds = zip(starts, [*starts[1:], end], strict=True)
+    bounds = pairwise([*starts, end]) if len(units) > 1 else [(starts[0], end)]  # steps of minutes are one span
     spans = [span for start, stop in bounds for span in cover(start, stop, units, now)]
     return Plan(starts, until, tuple(merged(spans)))
 
@@ -224,17 +226,17 @@ def ceil(moment: Millis, length: Millis) -> Millis:
 # -- adding up ----------------------------------------------------------------------------------------------
 
 
-def tally(start: Millis, end: Millis, figures: Iterable[Figure]) -> Tally:
-    counts, waits, durations = [0] * len(Measure), [0] * BUCKETS, [0] * BUCKETS
-    for figure in figures:
-        counts[figure.measure] += figure.n
-        if figure.measure is Measure.STARTED:
-            waits[figure.bucket] += figure.n
-        elif figure.measure in ATTEMPTS:
-            durations[figure.bucket] += figure.n
+def tally(start: datetime, end: datetime, figures: Iterable[Figure]) -> Tally:
+    counts, waits, durations = [0] * len(MEASURE_BY_CODE), [0] * BUCKETS, [0] * BUCKETS
+    for _, _, measure, bucket, n in figures:
+        counts[measure] += n
+        if measure is Measure.STARTED:
+            waits[bucket] += n
+        elif measure in ATTEMPTS:
+            durations[bucket] += n
     return Tally(
-        start=to_datetime(start),
-        end=to_datetime(end),
+        start=start,
+        end=end,
         enqueued=counts[Measure.ENQUEUED],
         started=counts[Measure.STARTED],
         completed=counts[Measure.COMPLETED],
@@ -251,12 +253,12 @@ def series_of(plan: Plan, figures: Sequence[Figure]) -> list[Tally]:
     found: list[list[Figure]] = [[] for _ in plan.starts]
     for figure in figures:
         found[max(0, bisect_right(plan.starts, figure.start) - 1)].append(figure)
-    ends = [*plan.starts[1:], plan.end]
-    return [tally(start, end, part) for start, end, part in zip(plan.starts, ends, found, strict=True)]
+    bounds = pairwise(map(to_datetime, [*plan.starts, plan.end]))
+    return [tally(start, end, part) for (start, end), part in zip(bounds, found, strict=True)]
 
 
 def numbers_of(plan: Plan, figures: Sequence[Figure], step: StepName, zone: str) -> Numbers:
-    total = tally(plan.starts[0], plan.end, figures)
+    total = tally(to_datetime(plan.starts[0]), to_datetime(plan.end), figures)
     return Numbers(step, zone, total, series_of(plan, figures))
 
 

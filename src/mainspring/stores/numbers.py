@@ -8,7 +8,6 @@ everything. So the common questions read few lines, however many tasks there are
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -53,6 +52,9 @@ class Period(IntEnum):
         return (48 * HOUR, 30 * DAY, 731 * DAY)[self]
 
 
+PERIOD_BY_CODE = tuple(Period)
+
+
 class Measure(IntEnum):
     """What a line counts. Stores keep the codes."""
 
@@ -65,6 +67,9 @@ class Measure(IntEnum):
     STALLED = 6
     WAIT = 7  # the sum of the waits, in milliseconds
     DURATION = 8
+
+
+MEASURE_BY_CODE = tuple(Measure)
 
 
 class Span(NamedTuple):
@@ -82,7 +87,7 @@ class Line(NamedTuple):
     start: Millis
     task: str  # empty: all tasks of the queue
     queue: str  # empty: all queues
-    measure: Measure
+    measure: int  # the code of a Measure; making and hashing enum members is slow
     bucket: int  # 0 if the measure has no buckets
     n: int
 
@@ -135,16 +140,29 @@ class Figure(NamedTuple):
 
 
 def answer(query: NumbersQuery, lines: Iterable[Line]) -> list[Figure]:
-    """Add up the lines that a query wants."""
-    found: Counter[tuple[Millis, str, int, int]] = Counter()
-    for line in lines:
-        if query.wants(line.task, line.queue) and is_in(query.spans, line):
-            found[line.start, query.group(line.task, line.queue), line.measure, line.bucket] += line.n
-    return [Figure(start, group, Measure(measure), bucket, n) for (start, group, measure, bucket), n in found.items()]
+    """Add up the lines that a query wants. It must be fast: 48 hours by minute are some 26,000 lines."""
+    spans = [[(span.since, span.until) for span in query.spans if span.period is period] for period in Period]
+    groups: dict[tuple[str, str], str | None] = {}  # by place; None: not wanted
+    found: dict[tuple[Millis, str, int, int], int] = {}
+    for period, start, task, queue, measure, bucket, n in lines:
+        place = (task, queue)
+        if place not in groups:
+            groups[place] = query.group(task, queue) if query.wants(task, queue) else None
+        group = groups[place]
+        if group is not None and is_in(spans[period], start):
+            key = (start, group, int(measure), bucket)
+            found[key] = found.get(key, 0) + n
+    return [
+        Figure(start, group, MEASURE_BY_CODE[measure], bucket, n)
+        for (start, group, measure, bucket), n in found.items()
+    ]
 
 
-def is_in(spans: Iterable[Span], line: Line) -> bool:
-    return any(span.period == line.period and span.since <= line.start < span.until for span in spans)
+def is_in(spans: Iterable[tuple[Millis, Millis]], start: Millis) -> bool:
+    for since, until in spans:  # noqa: SIM110 - `any` takes twice as long
+        if since <= start < until:
+            return True
+    return False
 
 
 # -- waits and durations ------------------------------------------------------------------------------------

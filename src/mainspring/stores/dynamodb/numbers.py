@@ -18,7 +18,7 @@ from mainspring.stores.dynamodb.table import Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, update
 from mainspring.stores.engine.numbers import Row as Counted
 from mainspring.stores.engine.numbers import spread
-from mainspring.stores.numbers import Figure, Line, NumbersQuery, Period, Span, answer
+from mainspring.stores.numbers import MEASURE_BY_CODE, Figure, Line, NumbersQuery, Period, Span, answer
 
 log = get_log("mainspring.dynamodb")
 
@@ -48,7 +48,7 @@ def rows_by_item(rows: Iterable[Counted]) -> dict[Item, dict[str, int]]:
     for line in spread(rows):
         if line.task:  # totals are not stored here: each would be another write
             values = found.setdefault((line.period, line.start, line.task, line.queue), {})
-            values[number_name(line.measure, line.bucket)] = line.n
+            values[number_name(MEASURE_BY_CODE[line.measure], line.bucket)] = line.n
     return found
 
 

@@ -8,12 +8,13 @@ add up the entries that are not folded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from mainspring.clock import Millis
 from mainspring.stores.engine.numbers import KINDS, MEASURE, SUM, Row, spread, within_limit
-from mainspring.stores.numbers import HOUR, Figure, Line, Measure, NumbersQuery, Period, answer
+from mainspring.stores.numbers import HOUR, PERIOD_BY_CODE, Figure, Line, NumbersQuery, Period, answer
 from mainspring.stores.postgres import arrays
 from mainspring.stores.postgres.changes import parts
 from mainspring.stores.postgres.transaction import Transaction
@@ -161,10 +162,10 @@ async def read(transaction: Transaction, query: NumbersQuery) -> list[Figure]:
         await transaction.do(ONE_SNAPSHOT)
         folded = Folded(*(await transaction.row(STATE) or ("", False, 0, 0, "")))
         rows = (await new_rows(transaction, folded))[1] if folded.valid else []
-        return answer(query, [*await stored(transaction, query), *spread(rows)])
+        return answer(query, chain(await stored(transaction, query), spread(rows)))
 
 
-async def stored(transaction: Transaction, query: NumbersQuery) -> list[Line]:
+async def stored(transaction: Transaction, query: NumbersQuery) -> Iterator[Line]:
     periods = {int(span.period) for span in query.spans}
     if query.place is None:
         places = await transaction.rows(ALL_PLACES, periods=arrays.of_plain(periods))
@@ -178,10 +179,10 @@ async def stored(transaction: Transaction, query: NumbersQuery) -> list[Line]:
         if span.period == period
     ]
     rows = await transaction.rows(READ, **arrays.of_columns(WANTED, wanted)) if wanted else []
-    return [
-        Line(Period(period), start, task, queue, Measure(measure), bucket, number)
+    return (
+        Line(PERIOD_BY_CODE[period], start, task, queue, measure, bucket, number)
         for period, start, task, queue, measure, bucket, number in rows
-    ]
+    )
 
 
 # -- retention --------------------------------------------------------------------------------------------

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from mainspring.clock import Millis
 from mainspring.stores.engine.numbers import KINDS, MEASURE, SUM, Row, spread, within_limit
-from mainspring.stores.numbers import HOUR, Figure, Line, Measure, NumbersQuery, Period, answer
+from mainspring.stores.numbers import HOUR, Figure, Line, NumbersQuery, Period, answer
 
 Execute = Callable[[str, Sequence[Any]], sqlite3.Cursor]
 
@@ -88,7 +89,7 @@ def places(execute: Execute, period: Period) -> Iterator[Place]:
 
 def read(connection: sqlite3.Connection, query: NumbersQuery) -> list[Figure]:
     rows: list[Row] = connection.execute(NOT_FOLDED).fetchall()
-    return answer(query, [*stored(connection.execute, query), *spread(rows)])
+    return answer(query, chain(stored(connection.execute, query), spread(rows)))
 
 
 def stored(execute: Execute, query: NumbersQuery) -> Iterator[Line]:
@@ -97,7 +98,7 @@ def stored(execute: Execute, query: NumbersQuery) -> Iterator[Line]:
             for span in query.spans:
                 if span.period is period:
                     for start, measure, bucket, n in execute(READ, (period, task, queue, span.since, span.until)):
-                        yield Line(period, start, task, queue, Measure(measure), bucket, n)
+                        yield Line(period, start, task, queue, measure, bucket, n)
 
 
 def wanted_places(execute: Execute, query: NumbersQuery, period: Period) -> list[Place]:
