@@ -121,6 +121,21 @@ def test_secrets_in_a_text_are_found_by_their_form(text: str, shown: str) -> Non
     assert redact(shown) == shown
 
 
+@pytest.mark.parametrize("quote", [repr, json.dumps])
+def test_secrets_are_found_however_often_a_text_is_quoted(quote: Callable[[Any], str]) -> None:
+    text = quote({"password": "hunter2 \"quoted\" 'twice'", "guest": "Ada"})
+    for _ in range(3):
+        assert "hunter2" not in redact(text)
+        assert "twice" not in redact(text)
+        assert "Ada" in redact(text)
+        text = quote({"traceback": f"RuntimeError: cannot send {text}", "guest": "Ada"})
+
+
+def test_a_text_of_backslashes_is_searched_fast() -> None:
+    text = "\\" * 200_000 + "password"
+    assert redact(text) == text
+
+
 def test_secret_values_of_a_job_are_found_in_its_texts() -> None:
     secret = 'qu"ote\nline'
     hide = redact.hide({"password": "hunter2x", "pin": 1234, "token": secret}, {"authorization": "abc-def"})

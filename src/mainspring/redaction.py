@@ -388,18 +388,22 @@ BRANDS = re.compile(
     r"|6(?:011|5\d\d)\d{12}|35\d{14}"
 )
 HARMLESS = frozenset({"none", "null", "true", "false"})
-KEY = re.compile(r"""(?<![\w-])(?P<quote>\\?["']?)(?P<key>[A-Za-z][\w.-]{1,80}+)(?P=quote) {0,3}[:=] {0,3}""")
+KEY = re.compile(r"""(?<![\w-])(?P<quote>\\{0,15}["']?)(?P<key>[A-Za-z][\w.-]{1,80}+)(?P=quote) {0,3}[:=] {0,3}""")
 VALUE = re.compile(
-    r"""\\"(?:[^"\\]|\\(?!"))*\\" | "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*'
+    r"""(?P<escaped>\\{1,15}["'])(?:(?!(?<!\\)(?P=escaped)).)*(?P=escaped)  # a text within a text: JSON in a log line
+    | "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*'
     | \{[^{}]*\} | \[[^\[\]]*\] | \([^()]*\)
     | (?:(?:bearer|basic|digest)\ +)?[^\s,;&"'{}\[\]()\\]+""",
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
 
+QUOTE = re.compile(r"""\\{0,15}["']""")
+
 
 def hidden_in_text(value: str, quote: str) -> str:
     """Return what is shown instead of a value: within its quotes, or those of its key, so that JSON stays JSON."""
-    quotes = value[:2] if value[0] == "\\" else value[0] if value[0] in "\"'" else quote
+    found = QUOTE.match(value)
+    quotes = found[0] if found else quote
     return f"{quotes}{MARK}{quotes}"
 
 

@@ -217,12 +217,11 @@ from mainspring.service import enqueue
 app = Mainspring("memory://")
 
 
-async def broken(request):
-    data = await request.json()
-    raise RuntimeError(f"cannot enqueue {data}")
+async def broken(request, body, *, traced):
+    raise RuntimeError(f"cannot enqueue {body}")
 
 
-enqueue.enqueue = broken
+enqueue.prepare = broken
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from mainspring.sentry import Crons, instrument
 from mainspring.sentry.crons import LONGEST_SLUG, check_in_id, config_of, slug_of
 from mainspring.testing import manual
 from mainspring.testing.fakes import FakeSentry
+
+START = datetime(2027, 3, 1, 8, 30, tzinfo=UTC)  # in the middle of an hour, so that an hour's schedule fires once
 
 
 def statuses(sentry: FakeSentry) -> list[tuple[str, str]]:
@@ -28,7 +31,7 @@ async def test_a_run_of_a_schedule_is_a_check_in(app: Mainspring, sentry: FakeSe
     async def hourly(ctx: Context) -> None:
         ids.append(ctx.job_id)
 
-    async with manual(app) as kit:
+    async with manual(app, start=START) as kit:
         await kit.time.advance(hours=1, minutes=2)
     assert statuses(sentry) == [("mainspring-hourly", "in_progress"), ("mainspring-hourly", "ok")]
     assert sentry.runs == {check_in_id(ids[0]): "ok"}
@@ -51,7 +54,7 @@ async def test_a_check_in_stays_open_until_the_last_attempt(app: Mainspring, sen
     async def hourly() -> None:
         raise LookupError
 
-    async with manual(app) as kit:
+    async with manual(app, start=START) as kit:
         await app.schedules.put("hourly", "every 1h", hourly.prepare())
         await app.schedules.trigger("hourly")
         await kit.drain()
@@ -73,7 +76,7 @@ async def test_ends_that_are_not_errors(
     async def work() -> None:
         raise end
 
-    async with manual(app) as kit:
+    async with manual(app, start=START) as kit:
         await app.schedules.put("s", "every 1h", work.prepare())
         await app.schedules.trigger("s")
         await kit.drain()
@@ -86,7 +89,7 @@ async def test_a_lease_checks_in_too(app: Mainspring, sentry: FakeSentry) -> Non
     @app.task(max_attempts=1)
     async def far() -> None: ...
 
-    async with manual(app):
+    async with manual(app, start=START):
         await app.schedules.put("far", "every 1h", far.prepare())
         for succeeds in (True, False):
             await app.schedules.trigger("far")
@@ -101,7 +104,7 @@ async def test_a_schedule_that_is_gone_still_checks_in(app: Mainspring, sentry: 
     @app.task()
     async def work() -> None: ...
 
-    async with manual(app) as kit:
+    async with manual(app, start=START) as kit:
         await app.schedules.put("s", "every 1h", work.prepare())
         await app.schedules.trigger("s")
         await app.schedules.delete("s")
@@ -116,7 +119,7 @@ async def test_other_jobs_do_not_check_in_and_crons_can_be_left_out(app: Mainspr
     @app.task()
     async def work() -> None: ...
 
-    async with manual(app) as kit:
+    async with manual(app, start=START) as kit:
         await work.enqueue()
         await app.schedules.put("s", "every 1h", work.prepare())
         await app.schedules.trigger("s")
