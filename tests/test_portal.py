@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from concurrent.futures import CancelledError
 from contextvars import ContextVar
@@ -27,6 +28,33 @@ def test_a_coroutine_runs_over_there_and_is_waited_for_here() -> None:
         raise LookupError("over there")
 
     with pytest.raises(LookupError, match="over there"):
+        portal.run(fail())
+    portal.close()
+
+
+def test_a_signal_that_another_thread_gets_ends_the_wait() -> None:
+    """The system may give a signal to any thread. Python runs its handler in the main thread, once that looks up."""
+    portal = Portal()
+
+    def interrupt() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    async def wait() -> None:
+        threading.Thread(target=interrupt).start()
+        await asyncio.Event().wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        portal.run(wait())
+    portal.close()
+
+
+def test_a_timeout_of_the_coroutine_is_raised() -> None:
+    portal = Portal()
+
+    async def fail() -> None:
+        raise TimeoutError("over there")
+
+    with pytest.raises(TimeoutError, match="over there"):
         portal.run(fail())
     portal.close()
 

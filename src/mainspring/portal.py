@@ -6,9 +6,11 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+LOOK_UP_SECONDS = 0.5  # how late Ctrl-C may be noticed
 
 
 class Portal:
@@ -26,7 +28,7 @@ class Portal:
             work.close()
             msg = "the event loop that serves synchronous callers cannot wait for itself; use await here"
             raise RuntimeError(msg)
-        return asyncio.run_coroutine_threadsafe(work, self._started()).result()
+        return wait_for(asyncio.run_coroutine_threadsafe(work, self._started()))
 
     def here(self) -> bool:
         """Return whether the caller runs on the portal's own loop, as a coroutine that subscribes to events may."""
@@ -47,6 +49,22 @@ class Portal:
                 )
                 self._thread.start()
             return self._loop
+
+
+def wait_for(future: Future[T]) -> T:
+    """Return the result of a future, and let Ctrl-C end the wait.
+
+    Python runs signal handlers in the main thread, between two steps. A signal that arrives just before the thread
+    blocks, or that the system gives to another thread, does not wake it. So the main thread looks up now and then.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return future.result()
+    while True:
+        try:
+            return future.result(LOOK_UP_SECONDS)
+        except TimeoutError:
+            if future.done():  # just now, or the coroutine raised this error
+                return future.result()
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

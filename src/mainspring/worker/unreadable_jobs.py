@@ -23,11 +23,13 @@ class Unreadable:
         self._worker = worker
         self._reports = UnreadableReports()
         self._news = asyncio.Event()
+        self.is_due = False  # whether there is something to write
         self._loop = asyncio.get_running_loop()
         self._logged_at = -LOG_EVERY
 
     def met(self, run: Run) -> None:
         if self._reports.met(self._store, self._worker, [run.claim]):
+            self.is_due = True
             self._news.set()
         if self._loop.time() - self._logged_at >= LOG_EVERY:
             self._logged_at = self._loop.time()
@@ -47,4 +49,5 @@ class Unreadable:
 
     async def write(self) -> None:
         await self._reports.write(self._store)
+        self.is_due = False
         self._news.clear()

@@ -212,7 +212,8 @@ class Worker:
         await self._settle()  # then the jobs that features have woken are due
         await parts.progress.write()
         await parts.unknown_tasks.look()
-        await parts.unreadable.write()
+        if parts.unreadable.is_due:
+            await parts.unreadable.write()
         if not claims.jobs:
             claims.next_due = min((at for at in (claims.next_due, next_timer) if at is not None), default=None)
         return claims
