@@ -238,7 +238,8 @@ async def test_a_request_that_fails_is_reported_without_its_body(tmp_path: Path)
             url = next(json.loads(line)["url"] for line in lines().splitlines() if "service_started" in line)
             async with aiohttp.ClientSession() as session:
                 body = {"task": "charge", "payload": {"password": SECRET}}
-                assert (await session.post(f"{url}/v1/jobs", json=body)).status == 500
+                async with session.post(f"{url}/v1/jobs", json=body) as answer:
+                    assert answer.status == 500
             wait_until(lambda: sentry.events, lines)
         finally:
             process.kill()
