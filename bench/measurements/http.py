@@ -123,12 +123,17 @@ async def serving(peer: Peer, *, worker: bool) -> AsyncIterator[tuple[int, int]]
         await listens(process, port, log)
         yield port, process.pid
     finally:
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        stop(process)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a process: ask it first, and kill it if it does not end in time."""
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 async def listens(process: subprocess.Popen[bytes], port: int, log: Path) -> None:

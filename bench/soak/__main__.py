@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from bench import plot, table
 from bench.__main__ import RESULTS, WORK, say
 from bench.http_load import HOST
-from bench.measurements.http import Follower, free_port, listens
+from bench.measurements.http import Follower, free_port, listens, stop
 from bench.run import ROOT
 from bench.server import Server
 from bench.soak import samples, verdict
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 APPLICATION = "bench.soak.application:app"
 SAMPLE_SECONDS = 5.0
 FINISH_SECONDS = 120.0
-STOP_SECONDS = 20.0
 PAGE = 1000
 
 
@@ -182,15 +181,6 @@ class Soak:
     @property
     def _ends(self) -> Path:
         return self.work / "ends.txt"
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def report(soak: Soak) -> None:

@@ -12,7 +12,7 @@ from tests.service.test_sessions import OURS, logged_in, post_form
 
 @pytest.mark.parametrize("name", ["token", "access_token", "authorization", "api_key"])
 async def test_a_token_in_the_url_opens_nothing(app: Mainspring, name: str) -> None:
-    """Proxies and browsers keep URLs, so nobody should be tempted to put a token there."""
+    """Proxies and browsers store URLs, so a token in a URL would leak."""
     text = await token_of(app, "admin")
     async with serving(app, tokens="required") as client:
         assert (await client.get(f"/v1/jobs?{name}={text}")).code == "unauthorized"

@@ -127,7 +127,10 @@ class Service:
 
 
 def behind_proxies(service: App) -> App:
-    """Let proxies say from where and how a request came, as uvicorn does, but note first who has connected."""
+    """Read X-Forwarded-For and X-Forwarded-Proto of trusted proxies, as uvicorn does.
+
+    The address of the TCP connection is noted first, because those headers replace it.
+    """
     trusted = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")
     return noting_peer(cast("App", ProxyHeadersMiddleware(cast("Any", service), trusted)))
 

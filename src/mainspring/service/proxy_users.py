@@ -55,7 +55,9 @@ class ProxyUsers:
         return cls(settings.proxy_header, settings.proxy_addresses, settings.proxy_scopes)
 
     def find(self, scope: Scoped) -> Token | None:
-        """Return what the user may do; None if there is no user. Raise Problem if the proxy sends no usable name.
+        """Return a token with the rights of the user whom the proxy names, or None if it names none.
+
+        Raise Problem if the name cannot be used.
 
         The token is not in the store. Its id has a colon, so no stored token has the same.
         """

@@ -51,4 +51,4 @@ class FailureGroup:
 class GroupPage:
     groups: list[FailureGroup]
     cursor: str | None  # pass it to get the next page; None: this was the last
-    complete: bool = True  # False: so many runs have just failed that some are not counted yet; ask again soon
+    complete: bool = True  # False: some of the newest failures are not counted yet; ask again soon

@@ -308,7 +308,7 @@ class DynamoStore:
         await self.open()
         try:
             return await self._record(maintenance.reap(self.table, self._watch, after_stall))
-        except BaseException:  # also of the look whether changes are recorded: see Watch.looking
+        except BaseException:  # also if reading whether changes are recorded fails: see Watch.looking
             self._watch.forget_others(set())
             raise
 
