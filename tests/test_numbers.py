@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mainspring import ConfigurationError, Mainspring, Numbers
 from mainspring.clock import Millis, to_millis
 from mainspring.numbers import Histogram, Plan, oldest_kept, plan, series_of
-from mainspring.stores.numbers import BOUNDS, BUCKETS, DAY, HOUR, MINUTE, Figure, Measure, Period, times_of
+from mainspring.stores.numbers import BOUNDS, BUCKETS, DAY, HOUR, MINUTE, Figure, Measure, Period, slot, times_of
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing.clock import ManualClock
 
@@ -73,7 +73,7 @@ def test_an_old_day_of_a_half_hour_zone_begins_with_the_next_hour() -> None:
     wanted = chosen(since, Period.DAY, KOLKATA, until)
     assert {span.period for span in wanted.spans} == {Period.HOUR}
     hours = [hour for span in wanted.spans for hour in range(span.since, span.until, HOUR)]
-    tallies = series_of(wanted, [Figure(hour, "", Measure.ENQUEUED, 0, 1) for hour in hours])
+    tallies = series_of(wanted, [Figure(hour, "", {slot(Measure.ENQUEUED, 0): 1}) for hour in hours])
     assert [tally.enqueued for tally in tallies][-2:] == [24, 24]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from itertools import pairwise
+from operator import add
 from typing import Literal
 
 from mainspring.clock import Length, Millis, delay_of, shown, to_datetime, to_millis
@@ -21,20 +22,20 @@ from mainspring.stores.numbers import (
     BOUNDS,
     BUCKETS,
     HOUR,
-    MEASURE_BY_CODE,
+    SLOTS,
     Figure,
     Grouping,
     Measure,
     NumbersQuery,
     Period,
     Span,
+    slot,
 )
 from mainspring.stores.protocol import Store
 
 StepName = Literal["minute", "hour", "day"]
 STEPS = {"minute": Period.MINUTE, "hour": Period.HOUR, "day": Period.DAY}
 DEFAULT_SINCE = timedelta(hours=24)
-ATTEMPTS = (Measure.COMPLETED, Measure.RETRIED, Measure.DEAD)  # what ends an attempt; their buckets are of durations
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,26 +227,35 @@ def ceil(moment: Millis, length: Millis) -> Millis:
 # -- adding up ----------------------------------------------------------------------------------------------
 
 
+FIRST = [slot(measure, 0) for measure in Measure]
+"""The slot of each measure's first bucket, or of its only number."""
+
+WAITS, COMPLETED, RETRIED, DEAD = (
+    slice(FIRST[measure], FIRST[measure] + BUCKETS)
+    for measure in (Measure.STARTED, Measure.COMPLETED, Measure.RETRIED, Measure.DEAD)
+)
+"""The slots of a measure's buckets."""
+
+
 def tally(start: datetime, end: datetime, figures: Iterable[Figure]) -> Tally:
-    counts, waits, durations = [0] * len(MEASURE_BY_CODE), [0] * BUCKETS, [0] * BUCKETS
-    for _, _, measure, bucket, n in figures:
-        counts[measure] += n
-        if measure is Measure.STARTED:
-            waits[bucket] += n
-        elif measure in ATTEMPTS:
-            durations[bucket] += n
+    sums = [0] * SLOTS
+    for figure in figures:
+        for key, n in figure.counts.items():
+            sums[key] += n
+    waits, completed, retried, dead = sums[WAITS], sums[COMPLETED], sums[RETRIED], sums[DEAD]
+    durations = tuple(map(add, map(add, completed, retried), dead))
     return Tally(
         start=start,
         end=end,
-        enqueued=counts[Measure.ENQUEUED],
-        started=counts[Measure.STARTED],
-        completed=counts[Measure.COMPLETED],
-        retried=counts[Measure.RETRIED],
-        dead=counts[Measure.DEAD],
-        cancelled=counts[Measure.CANCELLED],
-        stalled=counts[Measure.STALLED],
-        wait=Histogram(tuple(waits), counts[Measure.WAIT] / 1000),
-        duration=Histogram(tuple(durations), counts[Measure.DURATION] / 1000),
+        enqueued=sums[FIRST[Measure.ENQUEUED]],
+        started=sum(waits),
+        completed=sum(completed),
+        retried=sum(retried),
+        dead=sum(dead),
+        cancelled=sums[FIRST[Measure.CANCELLED]],
+        stalled=sums[FIRST[Measure.STALLED]],
+        wait=Histogram(tuple(waits), sums[FIRST[Measure.WAIT]] / 1000),
+        duration=Histogram(durations, sums[FIRST[Measure.DURATION]] / 1000),
     )
 
 

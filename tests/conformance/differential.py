@@ -51,7 +51,7 @@ from mainspring.job import (
 from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Listing, Note, Write
 from mainspring.stores.engine.failures import NOTES, note_of
 from mainspring.stores.feed import EVERY_CHANGE, Cursor
-from mainspring.stores.numbers import NumbersQuery, Period, Span
+from mainspring.stores.numbers import Grouping, NumbersQuery, Period, Span
 from mainspring.stores.protocol import (
     Action,
     AuditEntry,
@@ -717,8 +717,13 @@ async def everything(store: Store, ids: Sequence[str]) -> dict[str, Any]:
         "documents": [await store.browse(Listing(collection)) for collection in COLLECTIONS],
         "records": {kind: await records_of(store, kind) for kind in Kind},
         "under way": await store.under_way(),
-        "numbers": {by: sorted(await store.numbers(EVERY_NUMBER(by=by))) for by in ("queue", "task")},
+        "numbers": {by: await every_number(store, by) for by in ("queue", "task")},
     }
+
+
+async def every_number(store: Store, by: Grouping) -> list[tuple[int, str, list[tuple[int, int]]]]:
+    figures = await store.numbers(EVERY_NUMBER(by=by))
+    return sorted((figure.start, figure.group, sorted(figure.counts.items())) for figure in figures)
 
 
 async def all_about(store: Store, job_id: str) -> list[Any]:

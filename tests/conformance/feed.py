@@ -614,7 +614,7 @@ async def pass_time(store: Store, clock: ManualClock, length: int) -> None:
 
 async def starts_counted(store: Store) -> int:
     figures = await store.numbers(NumbersQuery((Span(Period.DAY, 0, 1 << 62),)))
-    return sum(figure.n for figure in figures if figure.measure is Measure.STARTED)
+    return sum(figure.total(Measure.STARTED) for figure in figures)
 
 
 class CursorTests(FeedScenario):
