@@ -248,6 +248,11 @@ def test_rates(app: Mainspring, clock: ManualClock) -> None:
         ({"since": timedelta(hours=-1)}, "since"),
         ({"since": datetime(2030, 1, 1, tzinfo=UTC)}, "give an earlier time"),
         ({"since": timedelta(days=3), "step": "minute"}, "minutes are kept for 48 hours"),
+        ({"since": datetime(2030, 1, 1, tzinfo=UTC), "until": datetime(2031, 1, 1, tzinfo=UTC)}, "is not before now"),
+        ({"until": "now"}, "until must be a datetime"),
+        ({"until": datetime(2026, 5, 1, tzinfo=UTC)}, "is not before until"),
+        ({"step": ["hour"]}, "use one of minute, hour, day"),
+        ({"by": ["task"]}, "use queue or task"),
         ({"queue": 7}, "queue must be a string"),
     ],
 )

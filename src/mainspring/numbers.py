@@ -14,7 +14,7 @@ from itertools import pairwise
 from operator import add
 from typing import Literal
 
-from mainspring.clock import Length, Millis, delay_of, shown, to_datetime, to_millis
+from mainspring.clock import Length, Millis, check_moment, delay_of, shown, to_datetime, to_millis
 from mainspring.errors import ConfigurationError
 from mainspring.humanize import show_exactly
 from mainspring.names import check_searched
@@ -289,10 +289,11 @@ async def read_numbers(
 ) -> Numbers:
     """Read numbers from a store. `app.numbers` explains the options."""
     now = store.clock.now()
-    end = now if until is None else to_millis(until)
+    end = now if until is None else min(now, to_millis(check_moment(until, "until")))
     begin = to_millis(since) if isinstance(since, datetime) else now - delay_of(since, "since")
     if begin >= end:
-        msg = f"since is {show_exactly(to_datetime(begin))} UTC, which is not before until; give an earlier time"
+        bound = "now" if end == now else "until"
+        msg = f"since is {show_exactly(to_datetime(begin))} UTC, which is not before {bound}; give an earlier time"
         raise ConfigurationError(msg)
     wanted = plan(begin, end, step_of(step), zone_of(zone), now)
     query = NumbersQuery(wanted.spans, checked(queue, "queue"), checked(task, "task"), by_of(by), within)
@@ -308,14 +309,14 @@ async def read_numbers(
 
 
 def step_of(name: StepName) -> Period:
-    if name not in STEPS:
+    if name not in tuple(STEPS):
         msg = f"step is {shown(name)}; use one of {', '.join(STEPS)}"
         raise ConfigurationError(msg)
     return STEPS[name]
 
 
 def by_of(by: Grouping | None) -> Grouping | None:
-    if by not in {None, "queue", "task"}:
+    if by not in (None, "queue", "task"):  # a set would hash it
         msg = f"by is {shown(by)}; use queue or task, or leave it out"
         raise ConfigurationError(msg)
     return by
