@@ -202,9 +202,10 @@ def test_the_first_error_of_a_group_decides() -> None:
     assert place_of(raised_by(lambda: asyncio.run(parent()))).endswith("child")
 
 
-@pytest.mark.parametrize(
-    "unit", list("a4é'(“‘«„ ") + ["f0", "Zz9+", "a.b-", "a/b", "/a", "a@", "0x", "1.", "1,", "12:", "a_1", "<a> "]
-)
+LONG_WORDS = [*"a4é'(“«„ ", "f0", "Zz9+", "a.b-", "a/b", "/a", "a@", "0x", "1.", "1,", "12:", "a_1", "<a> "]
+
+
+@pytest.mark.parametrize("unit", LONG_WORDS)
 def test_a_message_of_one_long_word_is_read_in_one_pass(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mainspring.fingerprint.LONGEST_READ", 200_000)  # a pass for each character would not end
     assert len(template_of(unit * (200_000 // len(unit)))) <= LONGEST_TEMPLATE

@@ -21,8 +21,8 @@ INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 LIBRARY = "mainspring"
 
-# A pattern must not begin within a run of the characters that it goes on with. Otherwise it would read a long word again
-# from each of its characters, which stalls the worker.
+# A pattern must not begin within a run of the characters that it goes on with. Otherwise it would read a long word from
+# each of its characters again, which stalls the worker.
 REPLACED: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"""(?<![A-Za-z0-9])(?:b|r)?('(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*"|`[^`\n]*`)"""), "<text>"),
     (re.compile("“[^“”\n]*”|‘[^‘’\n]*’|«[^«»\n]*»|„[^„“”\n]*[“”]"), "<text>"),  # noqa: RUF001
