@@ -710,6 +710,7 @@ async def everything(store: Store, ids: Sequence[str]) -> dict[str, Any]:
         "got": sorted(job.id for job in await store.get(list(ids))),
         "number": await store.count(Filter()),
         "capped": [await store.count_up_to(Filter(tasks=("send",)), cap) for cap in (1, 1000)],
+        "dead letters": [await store.dead_letters(await fingerprints(store), cap) for cap in (1, 1000)],
         "values": {what: await store.complete(what, "") for what in (Completable.TASK, Completable.TAG)},
         "audit": await store.audit(limit=1000),
         "stats": await store.stats(),
@@ -719,6 +720,11 @@ async def everything(store: Store, ids: Sequence[str]) -> dict[str, Any]:
         "under way": await store.under_way(),
         "numbers": {by: sorted(await store.numbers(EVERY_NUMBER(by=by))) for by in ("queue", "task")},
     }
+
+
+async def fingerprints(store: Store) -> list[str]:
+    dead = Filter(statuses=(Status.DEAD_LETTER,))
+    return sorted({job.fingerprint or "" for job in (await store.find(dead, limit=1000)).jobs})
 
 
 async def all_about(store: Store, job_id: str) -> list[Any]:
