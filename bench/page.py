@@ -117,7 +117,7 @@ READS = """\
 ## Reads
 
 How long the reads of pages and operators take with a million jobs: 200 k that wait and 800 k that have finished,
-100 k entries of the audit log, 1000 failure groups, and numbers for two years. One run of
+100 k entries of the audit log, 10,000 failure groups, and numbers for two years. One run of
 
 ```
 {command}

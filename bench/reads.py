@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 WAITING, FINISHED = 200_000, 800_000
 AUDITED = 100_000  # entries of the audit log
-GROUPS = 1000  # of failures
+GROUPS = 10_000  # of failures
 BULK_CHANGES = 200
 TIMES = 5
 GROUP = "0" * 16  # the fingerprint of a group that has many dead letters
@@ -166,7 +166,9 @@ def fill_postgres(dsn: str) -> None:
 
 async def fill_documents(store: Store) -> None:
     """Failure groups, from jobs that fail, and bulk changes."""
-    await store.insert([NewJob(id=new_id(), task="failing", queue="failing", payload="{}") for _ in range(GROUPS)])
+    await store.insert(
+        [NewJob(id=new_id(), task=f"failing{n % 10}", queue="failing", payload="{}") for n in range(GROUPS)]
+    )
     claims = await store.claim("bench", [Want("failing", GROUPS)], limit=GROUPS)
     await store.ack(
         [
@@ -259,7 +261,13 @@ def of_application(app: Mainspring) -> Reads:
         "numbers: 24 hours, each queue": lambda: app.numbers(by="queue"),
         "numbers: 24 hours, each task": lambda: app.numbers(by="task"),
         "failure groups: list": app.failures.list,
-        "failure groups: list of a task": lambda: app.failures.list(task="failing"),
+        "failure groups: list of a task": lambda: app.failures.list(task="failing7"),
+        "failure groups: list of a task that is not there": lambda: app.failures.list(task="nothing"),
+        "failure groups: list of a state": lambda: app.failures.list(state="open"),
+        "failure groups: list of a rare state": lambda: app.failures.list(state="resolved"),
+        "failure groups: list of the last hour": lambda: app.failures.list(
+            since=datetime.now(UTC) - timedelta(hours=1)
+        ),
         "failure groups: one": lambda: app.failures.get(GROUP),
         "bulk changes: list": app.bulk.list,
     }

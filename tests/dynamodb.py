@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from examples.dynamodb_server import REGION, set_keys, start
+from mainspring.errors import StoreError
 from mainspring.stores.dynamodb import DynamoStore
 from mainspring.stores.dynamodb.client import Client
 from mainspring.stores.dynamodb.schema import definition
@@ -45,8 +46,16 @@ class FreshStore(DynamoStore):
 
     async def open(self) -> None:
         if not self._is_open:
-            await self.client.call("CreateTable", definition(self.table.name, self.table_settings, self.table.layout))
+            await self._create()
         await super().open()
+
+    async def _create(self) -> None:
+        """Create the table. The client repeats a call whose answer is late, and then the table exists: it is ours."""
+        try:
+            await self.client.call("CreateTable", definition(self.table.name, self.table_settings, self.table.layout))
+        except StoreError as error:
+            if "ResourceInUseException" not in str(error):
+                raise
 
     async def close(self) -> None:
         await self.table.finish()

@@ -8,7 +8,8 @@ from mainspring import Context, Filter, JobNotFound, Mainspring, Retry
 from mainspring.errors import ConfigurationError, IllegalMove
 from mainspring.features.debounce.options import Debounce, Throttle
 from mainspring.job import NewJob
-from mainspring.projects import check_project, key_in, moved, plain_name, project_of, queue_in
+from mainspring.projects import check_project, key_in, moved, plain_name, queue_in
+from mainspring.queue_patterns import project_of
 from mainspring.testing.clock import ManualClock
 from mainspring.worker import Worker
 

@@ -14,6 +14,7 @@ from hashlib import sha256
 from types import CodeType, FrameType, TracebackType
 
 LENGTH = 16  # hex digits: two of a million groups have the same one with a chance of 1 in 37 million
+SEPARATOR = "."  # between a project and the fingerprint; no name of a project has it
 LONGEST_TEMPLATE = 500  # characters of a message that count; what follows is often data
 LONGEST_READ = 4_000  # characters of a message that are read
 
@@ -46,6 +47,17 @@ def fingerprint(task: str, error_type: str, place: str, message: str) -> str:
     """Return the fingerprint of a failure. `place` is that of `place_of`; it may be empty."""
     parts = (task, error_type, place, template_of(message))
     return sha256("\0".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:LENGTH]
+
+
+def of_project(known: str, project: str | None) -> str:
+    """Return a fingerprint as that of a project: `acme.4f1c…`. So projects share no failure group."""
+    bare = known.rpartition(SEPARATOR)[2]
+    return bare if project is None else f"{project}{SEPARATOR}{bare}"
+
+
+def project_in(known: str) -> str:
+    """Return the project of a fingerprint; empty if it has none."""
+    return known.rpartition(SEPARATOR)[0]
 
 
 def template_of(message: str) -> str:

@@ -7,7 +7,6 @@ too, because a key is unique per task, in whatever queue. What a job of a projec
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -16,15 +15,12 @@ from mainspring.errors import ConfigurationError
 from mainspring.job import Claim, FreshJobs, NewJob, check_queue
 from mainspring.log import running
 from mainspring.names import check_key
-from mainspring.queue_patterns import REST
-
-ALL = "p/"  # with what the queues of all projects begin
-NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+from mainspring.queue_patterns import PROJECT, PROJECTS, REST, project_of
 
 
 def check_project(name: Any) -> str:
     """Return the name of a project; raise ConfigurationError if it is invalid."""
-    if not isinstance(name, str) or not NAME.fullmatch(name):
+    if not isinstance(name, str) or not PROJECT.fullmatch(name):
         msg = (
             f"{name!r} is not a name for a project; give 1 to 40 lower-case letters, digits, hyphens and underscores, "
             "of which the first is a letter or digit"
@@ -34,20 +30,12 @@ def check_project(name: Any) -> str:
 
 
 def beginning(project: str) -> str:
-    return f"{ALL}{project}/"
+    return f"{PROJECTS}{project}/"
 
 
 def pattern(project: str) -> str:
     """Return the pattern for all queues of a project."""
-    return f"{ALL}{project}{REST}"
-
-
-def project_of(queue: str) -> str | None:
-    """Return the project to which a queue belongs; None if it does not belong to one."""
-    if not queue.startswith(ALL):
-        return None
-    name, _, rest = queue.removeprefix(ALL).partition("/")
-    return name if rest and NAME.fullmatch(name) else None
+    return f"{PROJECTS}{project}{REST}"
 
 
 def plain_name(queue: str) -> str:
@@ -64,8 +52,10 @@ def in_project(project: str, name: str) -> str:
 
 def queue_in(project: str, queue: str) -> str:
     """Return the queue of this name in a project; raise ConfigurationError if it belongs to another project."""
-    if queue.startswith(ALL) and not queue.startswith(beginning(project)):
-        msg = f"queue {queue!r} does not belong to project {project!r}; give a name that does not begin with {ALL!r}"
+    if queue.startswith(PROJECTS) and not queue.startswith(beginning(project)):
+        msg = (
+            f"queue {queue!r} does not belong to project {project!r}; give a name that does not begin with {PROJECTS!r}"
+        )
         raise ConfigurationError(msg)
     return in_project(project, queue)
 

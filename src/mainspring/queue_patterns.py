@@ -1,14 +1,26 @@
 """Patterns for queues: `mail` is one queue, `p/acme/*` all whose names begin with `p/acme/`, and `*` all of them.
 
-No queue has such a name itself: `check_queue` refuses names that end with `/*`.
+No queue has such a name itself: `check_queue` refuses names that end with `/*`. The queues of the project `acme` are
+those of `p/acme/*`, see projects.py.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 
 EVERY = "*"
 REST = "/*"  # the end of a pattern that stands for all names with the same beginning
+PROJECTS = "p/"  # with what the queues of all projects begin
+PROJECT = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")  # the name of a project
+
+
+def project_of(queue: str) -> str | None:
+    """Return the project to which a queue belongs; None if it does not belong to one."""
+    if not queue.startswith(PROJECTS):
+        return None
+    name, _, rest = queue.removeprefix(PROJECTS).partition("/")
+    return name if rest and PROJECT.fullmatch(name) else None
 
 
 def is_pattern(text: str) -> bool:

@@ -111,7 +111,7 @@ class Runtime:
         self.features.add(paused_tasks, in_use=False)  # until a task is paused
         self.recovery = RecoveryFeature(services, self.breakers)
         self.features.add(self.recovery)
-        self.features.add(FailuresFeature(services, groups))
+        self.features.add(FailuresFeature(groups))
         self.bulk = Bulk(services)
         self.features.add(BulkFeature(services, self.jobs))
         self.features.add(limits, in_use=False)  # until a limit is declared

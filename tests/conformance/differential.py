@@ -710,6 +710,7 @@ async def everything(store: Store, ids: Sequence[str]) -> dict[str, Any]:
         "got": sorted(job.id for job in await store.get(list(ids))),
         "number": await store.count(Filter()),
         "capped": [await store.count_up_to(Filter(tasks=("send",)), cap) for cap in (1, 1000)],
+        "dead letters": [await store.dead_letters(await fingerprints(store), cap) for cap in (1, 1000)],
         "values": {what: await store.complete(what, "") for what in (Completable.TASK, Completable.TAG)},
         "audit": await store.audit(limit=1000),
         "stats": await store.stats(),
@@ -724,6 +725,11 @@ async def everything(store: Store, ids: Sequence[str]) -> dict[str, Any]:
 async def every_number(store: Store, by: Grouping) -> list[tuple[int, str, list[tuple[int, int]]]]:
     figures = await store.numbers(EVERY_NUMBER(by=by))
     return sorted((figure.start, figure.group, sorted(figure.counts.items())) for figure in figures)
+
+
+async def fingerprints(store: Store) -> list[str]:
+    dead = Filter(statuses=(Status.DEAD_LETTER,))
+    return sorted({job.fingerprint or "" for job in (await store.find(dead, limit=1000)).jobs})
 
 
 async def all_about(store: Store, job_id: str) -> list[Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mainspring.errors import Failure
+import pytest
+
+from mainspring.errors import ConfigurationError, Failure
 from mainspring.fingerprint import fingerprint
 from mainspring.job import Move, Outcome, Status
 from mainspring.stores.documents import Listing
@@ -24,6 +26,8 @@ from tests.conformance.scenario import (
 
 BOOM = Failure("ValueError", "no guest 7", "Traceback …", place="shop:find")
 KNOWN = fingerprint("greet", "ValueError", "shop:find", "no guest 7")
+OTHER = Failure("OSError", "gone")
+OTHER_KNOWN = fingerprint("greet", "OSError", "", "gone")
 
 
 async def notes(store: Store) -> list[FailureNote]:
@@ -114,6 +118,53 @@ class FailureTests(StoreScenario):
         await end(store, held, Move.DEAD, failure=BOOM)
         changed = await store.change(Action.RETRY, Filter(fingerprint=KNOWN, statuses=(Status.DEAD_LETTER,)), BY)
         assert changed.ids == (held.id,)
+
+    # -- dead letters -----------------------------------------------------------------------------
+
+    async def test_the_dead_letters_of_groups_are_counted_by_queue(self, store: Store) -> None:
+        for queue in ("mail", "mail", "sms"):
+            await end(store, await running(store, queue=queue), Move.DEAD, failure=BOOM)
+        await end(store, await running(store), Move.RETRY, failure=BOOM)
+        await end(store, await running(store, queue="sms"), Move.DEAD, failure=OTHER)
+        retried = await running(store, queue="mail")
+        await end(store, retried, Move.DEAD, failure=BOOM)
+        await store.change(Action.RETRY, Filter(ids=(retried.id,)), BY)
+        absent = "0000000000000000"
+        counted = await store.dead_letters([KNOWN, OTHER_KNOWN, absent], 100)
+        assert counted == {KNOWN: {"mail": 2, "sms": 1}, OTHER_KNOWN: {"sms": 1}}
+        assert await store.dead_letters([KNOWN], 100, within=("sms",)) == {KNOWN: {"sms": 1}}
+        assert await store.dead_letters([KNOWN], 100, within=("p/acme/*",)) == {}
+        assert await store.dead_letters([], 100) == {}
+
+    async def test_no_more_dead_letters_are_counted_than_asked_for(self, store: Store) -> None:
+        for queue in ("mail", "mail", "sms"):
+            await end(store, await running(store, queue=queue), Move.DEAD, failure=BOOM)
+        assert await store.dead_letters([KNOWN], 2) == {KNOWN: {"mail": 2}}
+        assert await store.dead_letters([KNOWN], 1, within=("sms",)) == {KNOWN: {"sms": 1}}
+        with pytest.raises(ConfigurationError, match="limit is 0"):
+            await store.dead_letters([KNOWN], 0)
+
+    # -- projects ---------------------------------------------------------------------------------
+
+    async def test_projects_do_not_share_a_group(self, store: Store) -> None:
+        ours, theirs, none = [await running(store, queue=queue) for queue in ("p/a/mail", "p/b/mail", "mail")]
+        for held in (ours, theirs, none):
+            await end(store, held, Move.DEAD, failure=BOOM)
+        found = [(await look(store, held.id)).fingerprint for held in (ours, theirs, none)]
+        assert found == [f"a.{KNOWN}", f"b.{KNOWN}", KNOWN]
+        assert {note.fingerprint for note in await notes(store)} == set(found)
+        assert await ids_of(store, Filter(fingerprint=f"a.{KNOWN}")) == {ours.id}
+
+    async def test_a_job_cannot_fail_in_a_group_of_another_project(self, store: Store) -> None:
+        held = await running(store, queue="p/a/mail")
+        await end(store, held, Move.DEAD, failure=Failure("ValueError", "x", fingerprint=f"b.{KNOWN}"))
+        assert (await look(store, held.id)).fingerprint == f"a.{KNOWN}"
+
+    async def test_a_crash_is_in_a_group_of_the_jobs_project(self, store: Store, clock: ManualClock) -> None:
+        held = await running(store, queue="p/a/mail")
+        await by_silence(store, clock, "w1")
+        crashed = (await look(store, held.id)).fingerprint
+        assert crashed == f"a.{fingerprint('greet', 'WorkerCrashed', '', 'worker died')}"
 
     # -- notes ------------------------------------------------------------------------------------
 

@@ -96,7 +96,7 @@ async def test_a_story_of_jobs_is_counted() -> None:
     assert page("store_up") == 1
     assert cluster("queue_jobs", queue="slow", status="dead_letter") == 1
     assert cluster("breaker_state", name="email-api") == 2
-    assert cluster("dead_letters_unresolved", task="fail") == 1
+    assert cluster("dead_letters_unresolved", queue="default", task="fail") == 1
     assert cluster("unknown_task_jobs", task="removed") == 1
     assert cluster("workers", kind="local") == 1
     assert cluster("today_jobs_total", queue="slow", event="stalled") == 1
@@ -414,7 +414,7 @@ async def test_every_store_has_the_numbers_of_the_cluster(store: str, tmp_path: 
         await app.worker().drain()
         page, process = Page(await metrics.of_cluster()), Page(await metrics.of_process())
     assert page("queue_jobs", queue="mail", status="dead_letter") == 1
-    assert page("dead_letters_unresolved", task="fail") == 1
+    assert page("dead_letters_unresolved", queue="mail", task="fail") == 1
     assert page("today_task_jobs_total", task="fail", event="dead") == 1
     assert page("schedule_lateness_seconds") == 0
     assert process("jobs_finished_total", queue="mail", task="fail", outcome="dead_letter") == 1

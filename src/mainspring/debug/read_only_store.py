@@ -13,8 +13,8 @@ from mainspring.stores.protocol import Completion, Store
 
 READS = frozenset({
     "clock", "url", "lease", "stall_grace", "poll", "transactional", "open", "close", "find", "count", "count_up_to",
-    "complete", "attempts", "timeline", "stats", "audit", "diagnose", "halts", "unconfirmed", "documents",
-    "browse", "due", "dump", "look_up", "sizes", "under_way", "measures",
+    "dead_letters", "complete", "attempts", "timeline", "stats", "audit", "diagnose", "halts", "unconfirmed",
+    "documents", "browse", "due", "dump", "look_up", "sizes", "under_way", "measures",
 })  # fmt: skip
 
 

@@ -123,8 +123,8 @@ DEAD_AGE = gauge(
     "dead_letter_oldest_age_seconds", "queue", help="How long ago the oldest dead letter failed; 0 if there is none."
 )
 DEAD_UNRESOLVED = gauge(
-    "dead_letters_unresolved", "task",
-    help="Dead letters in the 20 open failure groups that failed most recently; up to 1,000 are counted in each.",
+    "dead_letters_unresolved", "queue", "task",
+    help="Dead letters in the 500 open failure groups that failed most recently; up to 1,000 are counted in each.",
 )  # fmt: skip
 JOBS_STALLED = gauge("stalled_jobs", help="Jobs that run longer than their timeout and grace, now.")
 UNKNOWN_JOBS = gauge(

@@ -15,7 +15,7 @@ from mainspring.health import unreadable_now, within
 from mainspring.job import Status
 from mainspring.metrics import catalog
 from mainspring.metrics.catalog import Metric
-from mainspring.metrics.labels import MAX_NAMES, MAX_QUEUES, MAX_TASKS, OTHER, capped
+from mainspring.metrics.labels import MAX_NAMES, MAX_QUEUES, MAX_TASKS, OTHER, capped, capped_places
 from mainspring.metrics.series import OF_JOBS, Labels, counters, gauges, histograms
 from mainspring.numbers import Histogram, Numbers, Tally
 from mainspring.stores.numbers import OTHER as OTHER_PLACES
@@ -23,7 +23,7 @@ from mainspring.stores.protocol import Stats
 from mainspring.stores.unreadable import UnreadableJobs, unreadable_jobs
 
 READ_TIMEOUT = 10.0  # seconds, as long as Prometheus waits by default
-OPEN_GROUPS = 20  # failure groups whose dead letters are counted
+OPEN_GROUPS = 500  # failure groups whose dead letters are counted
 SCHEDULES = "schedules"  # the collection of schedules in the store
 STATES = {Phase.CLOSED: 0.0, Phase.HALF_OPEN: 1.0, Phase.OPEN: 2.0}
 EVENTS = ("enqueued", "started", "completed", "retried", "dead", "cancelled", "stalled")
@@ -101,10 +101,11 @@ def of_workers(stats: Stats) -> Iterable[Family]:
 
 
 async def unresolved(app: Mainspring) -> Family:
-    numbers: Counter[str] = Counter()
+    numbers: Counter[tuple[str, str]] = Counter()
     for group in (await app.failures.list(state="open", limit=OPEN_GROUPS)).groups:
-        numbers[group.task] += group.dead
-    return one_label(catalog.DEAD_UNRESOLVED, capped(numbers, MAX_TASKS))
+        for queue, number in group.dead_in.items():
+            numbers[queue, group.task] += number
+    return gauges(catalog.DEAD_UNRESOLVED, capped_places(numbers))
 
 
 async def lateness(app: Mainspring) -> Family:

@@ -14,7 +14,8 @@ from mainspring.stores.protocol import Store
 
 OPERATIONS = (
     "insert", "claim", "ack", "report", "save", "steps", "wake", "heartbeat", "reap", "prune", "get", "find", "count",
-    "count_up_to", "stats", "changes", "numbers", "change", "halts", "write", "documents", "browse", "due",
+    "count_up_to", "dead_letters", "stats", "changes", "numbers", "change", "halts", "write", "documents", "browse",
+    "due",
 )  # fmt: skip
 """The methods of a store that are timed, each under its name. A call takes as many jobs as its caller has."""
 

@@ -10,7 +10,8 @@ from typing import Any
 from mainspring.app import Mainspring
 from mainspring.errors import RequestRefused
 from mainspring.job import NewJob
-from mainspring.projects import moved, project_of
+from mainspring.projects import moved
+from mainspring.queue_patterns import project_of
 from mainspring.retry import Retry
 from mainspring.service.bodies import NewJobBody
 from mainspring.service.problems import Problem

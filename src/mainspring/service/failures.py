@@ -16,7 +16,8 @@ from mainspring.service.answers.failures import GroupPage, GroupView, RetriedVie
 from mainspring.service.bodies import Body as Checked
 from mainspring.service.bodies import Instant, Name, Reasoned, Seconds
 from mainspring.service.redacted import texts
-from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link
+from mainspring.service.requests import Router, answer, caller_of, needs, next_link
+from mainspring.service.separation import failures_of
 from mainspring.service.tokens import Scope
 
 router = Router(prefix="/v1/failures", tags=["failures"])
@@ -62,68 +63,87 @@ def group_data(request: Request, group: FailureGroup) -> dict[str, Any]:
     return {**texts(request, plain(group)), "is_regression": group.is_regression}
 
 
-@router.get("", response_model=GroupPage, summary="List failure groups", **needs(Scope.READ))
+@router.get("", response_model=GroupPage, summary="List failure groups", **needs(Scope.READ, projects=True))
 async def list_groups(request: Request, query: Annotated[GroupQuery, Query()]) -> Response:
     """Return failures with the same cause as groups; the group that failed last comes first."""
-    page = await app_of(request).failures.list(
+    page = await failures_of(request).list(
         state=tuple(query.state), task=query.task, since=query.since, limit=query.limit, cursor=query.cursor
     )
     groups = [group_data(request, group) for group in page.groups]
     return answer({"groups": groups, "cursor": page.cursor}, headers=next_link(request, page.cursor))
 
 
-@router.get("/{fingerprint}", response_model=GroupView, summary="Show a failure group", **needs(Scope.READ))
+@router.get(
+    "/{fingerprint}", response_model=GroupView, summary="Show a failure group", **needs(Scope.READ, projects=True)
+)
 async def show_group(request: Request, fingerprint: Fingerprint) -> Response:
     """Return a group with the traceback of its sample."""
-    return answer(group_data(request, await app_of(request).failures.get(fingerprint)))
+    return answer(group_data(request, await failures_of(request).get(fingerprint)))
 
 
 @router.post(
-    "/{fingerprint}:resolve", response_model=GroupView, summary="Resolve a failure group", **needs(Scope.OPERATE)
+    "/{fingerprint}:resolve",
+    response_model=GroupView,
+    summary="Resolve a failure group",
+    **needs(Scope.OPERATE, projects=True),
 )
 async def resolve_group(request: Request, fingerprint: Fingerprint, body: Note) -> Response:
     """Mark a group as resolved. Its next failure opens it again."""
     by = caller_of(request).actor
-    return answer(group_data(request, await app_of(request).failures.resolve(fingerprint, note=body.note, actor=by)))
+    return answer(group_data(request, await failures_of(request).resolve(fingerprint, note=body.note, actor=by)))
 
 
-@router.post("/{fingerprint}:mute", response_model=GroupView, summary="Mute a failure group", **needs(Scope.OPERATE))
+@router.post(
+    "/{fingerprint}:mute",
+    response_model=GroupView,
+    summary="Mute a failure group",
+    **needs(Scope.OPERATE, projects=True),
+)
 async def mute_group(
     request: Request, fingerprint: Fingerprint, body: Annotated[MuteBody, Body(default_factory=MuteBody)]
 ) -> Response:
     """Mute a group for a time, or until `:unmute`. It goes on counting failures."""
-    group = await app_of(request).failures.mute(
+    group = await failures_of(request).mute(
         fingerprint, until=body.until, length=body.length, note=body.note, actor=caller_of(request).actor
     )
     return answer(group_data(request, group))
 
 
 @router.post(
-    "/{fingerprint}:unmute", response_model=GroupView, summary="Unmute a failure group", **needs(Scope.OPERATE)
+    "/{fingerprint}:unmute",
+    response_model=GroupView,
+    summary="Unmute a failure group",
+    **needs(Scope.OPERATE, projects=True),
 )
 async def unmute_group(request: Request, fingerprint: Fingerprint, body: Note) -> Response:
     """Open a muted group. A group in another state stays as it is."""
     by = caller_of(request).actor
-    return answer(group_data(request, await app_of(request).failures.unmute(fingerprint, note=body.note, actor=by)))
+    return answer(group_data(request, await failures_of(request).unmute(fingerprint, note=body.note, actor=by)))
 
 
 @router.post(
-    "/{fingerprint}:reopen", response_model=GroupView, summary="Reopen a failure group", **needs(Scope.OPERATE)
+    "/{fingerprint}:reopen",
+    response_model=GroupView,
+    summary="Reopen a failure group",
+    **needs(Scope.OPERATE, projects=True),
 )
 async def reopen_group(request: Request, fingerprint: Fingerprint, body: Note) -> Response:
     """Open a group that is resolved or muted."""
     by = caller_of(request).actor
-    return answer(group_data(request, await app_of(request).failures.reopen(fingerprint, note=body.note, actor=by)))
+    return answer(group_data(request, await failures_of(request).reopen(fingerprint, note=body.note, actor=by)))
 
 
 @router.post(
-    "/{fingerprint}:retry", response_model=RetriedView, summary="Retry a failure group", **needs(Scope.OPERATE)
+    "/{fingerprint}:retry",
+    response_model=RetriedView,
+    summary="Retry a failure group",
+    **needs(Scope.OPERATE, projects=True),
 )
 async def retry_group(
     request: Request, fingerprint: Fingerprint, body: Annotated[GroupRetryBody, Body(default_factory=GroupRetryBody)]
 ) -> Response:
     """Retry all dead letters of a group. When the last of its jobs has succeeded, the group is resolved."""
-    result = await app_of(request).failures.retry(
+    result = await failures_of(request).retry(
         fingerprint, dry_run=body.dry_run, reason=body.reason, actor=caller_of(request).actor
     )
     return answer({"changed": result.changed, "conflicts": result.conflicts})

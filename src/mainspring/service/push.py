@@ -19,7 +19,8 @@ from mainspring.errors import Discard, RequestFailed, RequestRefused
 from mainspring.metrics.metrics import counted_delivery
 from mainspring.outgoing.addresses import Reach, networks_of
 from mainspring.outgoing.client import DEFAULT_TIMEOUT, Outgoing, OutgoingRequest
-from mainspring.projects import key_in, project_of
+from mainspring.projects import key_in
+from mainspring.queue_patterns import project_of
 from mainspring.service.request_fields import Headers, Method, SecretName, Timeout, Url, Work
 from mainspring.service.secrets import DeliveryTokens, Secrets
 from mainspring.service.settings import ServiceSettings

@@ -1,7 +1,7 @@
 """What a caller may see: a token of a project, or of some queues, gets the jobs of these queues and nothing else.
 
-Routes get the jobs, bulk actions and batches from here. Every read and change passes the caller's queues to the store.
-A route that does not separate projects refuses such tokens, see `needs`.
+Routes get the jobs, bulk actions, batches and failure groups from here. Every read and change passes the caller's
+queues, or project, to the store. A route that does not separate projects refuses such tokens, see `needs`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from starlette.requests import Request
 from mainspring.bulk.api import Bulk
 from mainspring.errors import ConfigurationError
 from mainspring.features.batches.api import Batches
+from mainspring.features.failures.api import Failures
 from mainspring.job import NewJob
 from mainspring.jobs import Jobs
-from mainspring.projects import in_project, moved, pattern, project_of, queue_in
-from mainspring.queue_patterns import are_all_among, is_among
+from mainspring.projects import in_project, moved, pattern, queue_in
+from mainspring.queue_patterns import are_all_among, is_among, project_of
 from mainspring.service.guard import Caller
 from mainspring.service.problems import Problem
 from mainspring.service.requests import app_of, caller_of
@@ -39,6 +40,27 @@ def bulk_of(request: Request) -> Bulk:
 def batches_of(request: Request) -> Batches:
     within = caller_of(request).within
     return app_of(request).batches.within(*within) if within else app_of(request).batches
+
+
+def failures_of(request: Request) -> Failures:
+    """Return the failure groups that a caller may see; raise Problem for a token of some queues.
+
+    A group has the jobs of all queues of a project that failed in the same way.
+    """
+    caller, failures = caller_of(request), app_of(request).failures
+    if not caller.within:
+        return failures
+    if (project := whole_project_of(caller)) is None:
+        queues = ", ".join(caller.within)
+        msg = f"the token {caller.name!r} is for {queues}, and a failure group may have jobs of other queues"
+        raise Problem("forbidden", msg)
+    return failures.of_project(project)
+
+
+def whole_project_of(caller: Caller) -> str | None:
+    """Return the project of which a caller may use all queues; None if there is none."""
+    project = caller.project
+    return project if project is not None and caller.within == (pattern(project),) else None
 
 
 # -- queues ---------------------------------------------------------------------------------------
@@ -112,12 +134,12 @@ def signal_key_for(caller: Caller, key: str) -> str:
     """
     if not caller.within:
         return key
-    if caller.project is None or caller.within != (pattern(caller.project),):
+    if (project := whole_project_of(caller)) is None:
         msg = (
             f"the token {caller.name!r} is for {', '.join(caller.within)}, and a signal may reach jobs of other queues"
         )
         raise Problem("forbidden", msg)
-    return in_project(caller.project, key)
+    return in_project(project, key)
 
 
 # -- workers --------------------------------------------------------------------------------------
@@ -128,8 +150,8 @@ def worker_for(caller: Caller, name: str) -> str:
     if not caller.within:
         return name
     queues = hashlib.sha256("\n".join(sorted(caller.within)).encode()).hexdigest()[:8]
-    has_all = caller.project is not None and caller.within == (pattern(caller.project),)
-    own = f"p.{caller.project}." if has_all else f"q.{queues}."
+    project = whole_project_of(caller)
+    own = f"q.{queues}." if project is None else f"p.{project}."
     return name if name.startswith(own) else f"{own}{name}"
 
 

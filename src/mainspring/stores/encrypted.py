@@ -278,6 +278,11 @@ class EncryptedStore:
         refuse_payload(where)
         return await self.inner.count_up_to(where, cap)
 
+    async def dead_letters(
+        self, fingerprints: Sequence[str], cap: int, *, within: Sequence[str] = ()
+    ) -> dict[str, dict[str, int]]:
+        return await self.inner.dead_letters(fingerprints, cap, within=within)
+
     async def complete(
         self, what: Completable, prefix: str, *, limit: int = 20, task: str | None = None, within: Sequence[str] = ()
     ) -> list[str]:

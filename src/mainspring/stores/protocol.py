@@ -612,6 +612,14 @@ class Store(Protocol):
     async def count_up_to(self, where: Filter, cap: int) -> CappedCount:
         """Count the matching jobs in bounded time: stop at `cap`, or after many rows that do not match."""
 
+    async def dead_letters(
+        self, fingerprints: Sequence[str], cap: int, *, within: Sequence[str] = ()
+    ) -> dict[str, dict[str, int]]:
+        """Count the dead letters of failure groups: fingerprint -> queue -> number, without zeros.
+
+        Of each group, the oldest `cap` are counted; with `within`, only those of these queues, see `Filter.within`.
+        """
+
     async def complete(
         self,
         what: Completable,

@@ -6,7 +6,9 @@ import traceback
 from dataclasses import replace
 
 from mainspring.errors import Failure
-from mainspring.fingerprint import fingerprint, place_of
+from mainspring.fingerprint import fingerprint, of_project, place_of
+from mainspring.job import Claim
+from mainspring.queue_patterns import project_of
 from mainspring.redaction import Hide
 from mainspring.stores.engine.ack import LONGEST_MESSAGE, LONGEST_TRACEBACK, shorten
 
@@ -43,11 +45,10 @@ def without_secrets(failure: Failure, hide: Hide) -> Failure:
     return replace(failure, message=hide(failure.message), traceback=hide(failure.traceback))
 
 
-def identified(failure: Failure, task: str) -> Failure:
-    """Return the failure with its fingerprint, unless it has one."""
-    if failure.fingerprint:
-        return failure
-    return replace(failure, fingerprint=fingerprint(task, failure.type, failure.place, failure.message))
+def identified(failure: Failure, claim: Claim) -> Failure:
+    """Return the failure with the fingerprint that the store gives it, too."""
+    known = failure.fingerprint or fingerprint(claim.task, failure.type, failure.place, failure.message)
+    return replace(failure, fingerprint=of_project(known, project_of(claim.queue)))
 
 
 def attached_failure(error: BaseException) -> Failure | None:

@@ -341,7 +341,7 @@ def outcome(
         run.started_at,
         now,
         reason=storable(reason, LONGEST_MESSAGE),
-        failure=None if failure is None else identified(failure, claim.task),
+        failure=None if failure is None else identified(failure, claim),
         ref=claim.ref,
         **rest,
     )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from mainspring import Mainspring, Retention
 from mainspring.errors import ConfigurationError, FailureGroupNotFound, InvalidCursor
-from mainspring.features.failures import storage
-from mainspring.features.failures.group import FailureGroup, GroupState
+from mainspring.features.failures import index, storage
+from mainspring.features.failures.group import FailureGroup, GroupPage, GroupState
+from mainspring.features.failures.rules import GroupData, from_json
 from mainspring.job import Status
-from mainspring.stores.documents import Listing
+from mainspring.stores.documents import Document, Key, Listing
 from mainspring.stores.engine.failures import NOTES
 from mainspring.stores.feed import ChangeKind
 from mainspring.stores.protocol import Filter
@@ -155,6 +158,39 @@ async def test_a_muted_group_counts_and_stays_muted_until_its_time(new_app: NewA
         assert (await only(app)).state is GroupState.OPEN
 
 
+async def test_a_group_whose_mute_has_ended_is_open_also_without_a_worker(new_app: NewApp) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        group = await failed(kit)
+        await app.failures.mute(group.fingerprint, length=timedelta(hours=1))
+        assert [each.state for each in (await app.failures.list(state="muted")).groups] == [GroupState.MUTED]
+        kit.clock.advance(timedelta(hours=1))
+        assert (await app.failures.list(state="muted")).groups == []
+        (shown,) = (await app.failures.list(state="open")).groups
+        assert (shown.state, shown.changed_at, shown.until) == (GroupState.OPEN, START + timedelta(hours=1), None)
+        assert shown.is_regression is False
+
+
+async def test_a_mute_of_an_old_group_with_jobs_ends_in_time() -> None:
+    app = Mainspring("memory://")
+
+    @app.task(max_attempts=1, retention=Retention(dead=timedelta(days=400)))
+    async def kept() -> None:
+        raise LookupError
+
+    async with manual(app, start=START) as kit:
+        await kept.enqueue()
+        await kit.drain()
+        assert (await only(app)).dead == 1
+        await kit.time.advance(days=100)
+        group = await app.failures.mute((await only(app)).fingerprint, length=timedelta(hours=1))
+        await kit.time.advance(minutes=30)  # the group is old enough to go, and stays because of its job
+        assert (await only(app)).state is GroupState.MUTED
+        kit.clock.advance(timedelta(minutes=31))
+        assert [each.fingerprint for each in (await app.failures.list(state="open")).groups] == [group.fingerprint]
+
+
 async def test_unmute_and_reopen(new_app: NewApp) -> None:
     app = new_app()
     shop(app)
@@ -260,6 +296,186 @@ async def test_lists_are_filtered_and_paged() -> None:
         assert [group.task for group in late.groups] == ["task_e", "task_d"]
         assert [group.task for group in (await app.failures.list(task="task_b")).groups] == ["task_b"]
         assert (await app.failures.list(state=("resolved", "muted"))).groups == []
+
+
+async def entries(app: Mainspring) -> set[Key]:
+    return {document.key for document in await app.store.browse(Listing(index.INDEX, limit=1000))}
+
+
+async def groups(app: Mainspring) -> list[GroupData]:
+    return [from_json(document.data) for document in await app.store.browse(Listing(storage.COLLECTION, limit=1000))]
+
+
+async def test_the_index_has_each_group_in_its_lists_and_nothing_else(new_app: NewApp) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        await enqueue(app, 20)
+        await app.tasks["mail"].using(queue="p/acme/mail").enqueue(to="ana")
+        await kit.drain()
+        known = fingerprints(await app.failures.list(task="charge"))[0]
+        changes = [getattr(app.failures, name)(known) for name in ("resolve", "mute", "reopen") for _ in range(2)]
+        await asyncio.gather(*changes, *(app.failures.list() for _ in range(2)))
+        there = await groups(app)
+        assert await entries(app) == {entry for group in there for entry in index.entries(group)}
+        assert len(there) == 2
+        assert len(await entries(app)) == 2 + 4
+        await kit.time.advance(days=91)
+        await app.store.prune()
+        await kit.time.advance(days=91)
+        assert (await app.failures.list()).groups == []
+        assert await entries(app) == set()
+
+
+async def test_a_process_that_dies_before_its_write_leaves_groups_and_index_as_they_were(
+    new_app: NewApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        group = await failed(kit)
+        before = await entries(app)
+        await enqueue(app, 1, first=9)
+        await kit.drain()
+
+        async def die(_bundles: object) -> None:
+            raise SystemExit
+
+        with monkeypatch.context() as patch:
+            patch.setattr(app.store, "write", die)
+            with pytest.raises(SystemExit):
+                await app.failures.list()
+        assert await entries(app) == before
+        assert (await only(app)).count == group.count + 1
+
+
+async def test_a_page_reads_no_more_entries_and_groups_than_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Mainspring("memory://")
+    names = [f"task_{number:03}" for number in range(60)]
+
+    async def fail() -> None:
+        raise LookupError
+
+    for name in names:
+        app.task(max_attempts=1, name=name)(fail)
+    async with manual(app, start=START) as kit:
+        for name in names:
+            await app.tasks[name].enqueue()
+        await kit.drain()
+        await app.failures.list()
+        read: list[int] = []
+        browse, documents = app.store.browse, app.store.documents
+
+        async def counted_browse(listing: Listing) -> list[Document]:
+            read.append(len(found := await browse(listing)))
+            return found
+
+        async def counted_documents(keys: Sequence[Key]) -> list[Document]:
+            read.append(len(found := await documents(keys)))
+            return found
+
+        monkeypatch.setattr(app.store, "browse", counted_browse)
+        monkeypatch.setattr(app.store, "documents", counted_documents)
+        page = await app.failures.list(limit=5)
+        assert len(page.groups) == 5
+        assert sum(read) == (5 + 1) + 5
+
+
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"state": "open"},
+    {"state": ("open", "resolved")},
+    {"task": "task_a"},
+    {"since": START},
+    {"task": "task_a", "state": "open"},
+]
+
+
+async def test_a_cursor_fits_only_the_list_that_it_comes_from() -> None:
+    app = Mainspring("memory://")
+
+    async def fail(number: int) -> None:
+        raise (LookupError, OSError, KeyError)[number]
+
+    app.task(max_attempts=1, name="task_a")(fail)
+    async with manual(app, start=START) as kit:
+        for number in range(3):
+            await app.tasks["task_a"].enqueue(number=number)
+        await kit.drain()
+        for given in FILTERS:
+            cursor = (await app.failures.list(limit=2, **given)).cursor
+            assert cursor is not None
+            for others in FILTERS:
+                if others == given:
+                    assert len((await app.failures.list(cursor=cursor, **others)).groups) == 1
+                else:
+                    with pytest.raises(InvalidCursor, match="with other filters"):
+                        await app.failures.list(cursor=cursor, **others)
+        with pytest.raises(InvalidCursor, match="with other filters"):
+            await app.failures.of_project("acme").list(cursor=(await app.failures.list(limit=2)).cursor)
+
+
+def fingerprints(page: GroupPage) -> list[str]:
+    return [group.fingerprint for group in page.groups]
+
+
+async def test_a_group_that_fails_again_moves_to_the_top(new_app: NewApp) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        charge = await failed(kit)
+        await kit.time.advance(minutes=1)
+        await app.tasks["mail"].enqueue(to="ana")
+        await kit.drain()
+        page = await app.failures.list(limit=1)
+        assert page.groups[0].task == "mail"
+        await kit.time.advance(seconds=1)
+        await enqueue(app, 1)
+        await kit.drain()
+        assert [group.task for group in (await app.failures.list()).groups] == ["charge", "mail"]
+        assert fingerprints(await app.failures.list(task="charge")) == [charge.fingerprint]
+        assert (await app.failures.list(cursor=page.cursor)).groups == []  # it is on the first page now
+
+
+async def test_the_groups_of_a_project_are_its_own(new_app: NewApp) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        charge = app.tasks["charge"]
+        for queue, order in (("p/acme/work", 1), ("p/acme/more", 2), ("p/other/work", 3), ("work", 4)):
+            await charge.using(queue=queue).enqueue(order=order)
+        await kit.drain()
+        acme, other = app.failures.of_project("acme"), app.failures.of_project("other")
+        (ours,), (theirs,) = (await acme.list()).groups, (await other.list()).groups
+        assert (ours.count, ours.dead_in) == (2, {"p/acme/work": 1, "p/acme/more": 1})
+        assert (theirs.message, theirs.dead_in) == ("there is no order 3", {"p/other/work": 1})
+        assert len((await app.failures.list()).groups) == 3
+        bare = ours.fingerprint.removeprefix("acme.")
+        assert (await app.failures.get(bare)).message == "there is no order 4"
+        for name in (theirs.fingerprint, bare, "x"):
+            for call in (acme.get, acme.resolve, acme.mute, acme.unmute, acme.reopen, acme.retry):
+                with pytest.raises(FailureGroupNotFound):
+                    await call(name)
+        await acme.resolve(ours.fingerprint)
+        assert [(await each.list(state="open")).groups for each in (acme, other)] == [[], [theirs]]
+        assert (await other.retry(theirs.fingerprint)).changed == 1
+        assert (await acme.get(ours.fingerprint)).dead == 2
+        with pytest.raises(ConfigurationError, match="not a name for a project"):
+            app.failures.of_project("")
+
+
+async def test_a_job_that_is_moved_to_another_project_is_no_longer_counted_in_the_first() -> None:
+    app = Mainspring("memory://")
+    shop(app)
+    async with manual(app, start=START) as kit:
+        job = await app.tasks["charge"].using(queue="p/acme/work").enqueue(order=1)
+        await kit.drain()
+        (ours,) = (await app.failures.of_project("acme").list()).groups
+        await app.jobs.retry(job.id)
+        await app.jobs.edit(job.id, queue="p/other/work")
+        await kit.drain()
+        assert (await app.failures.of_project("acme").get(ours.fingerprint)).dead == 0
+        assert [group.dead for group in (await app.failures.of_project("other").list()).groups] == [1]
 
 
 async def test_what_is_given_is_checked() -> None:

@@ -74,6 +74,7 @@ class Planted:
     bulk: str
     batch: str
     lease: dict[str, Any]
+    groups: list[str]  # the fingerprints of its failure groups
     names: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -81,6 +82,7 @@ class Planted:
             "job_id": self.jobs,
             "bulk_id": [self.bulk],
             "batch_id": [self.batch],
+            "fingerprint": [*self.groups, *(name.removeprefix("a.") for name in self.groups)],
             "queue": [QUEUE, f"p/a/{QUEUE}"],
             "worker": [WORKER, f"p.a.{WORKER}"],
             "kind": ["queue", "task", "limit"],
@@ -129,7 +131,8 @@ async def plant(two: Two) -> Planted:
     await data(a, "POST", "/v1/leases", {"worker": f"{MARK}-worker", "version": MARK})
     await data(a, "PATCH", f"/v1/settings/queue/{QUEUE}", {"timeout": 5, "reason": MARK})
     await two.run()  # the bulk action
-    return Planted(jobs, bulk, batch["id"], running)
+    groups = [group["fingerprint"] for group in (await data(a, "GET", "/v1/failures"))["groups"]]
+    return Planted(jobs, bulk, batch["id"], running, groups)
 
 
 async def leased(client: Client, job_id: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pytest
 
 from mainspring import Mainspring
 from mainspring.ids import new_id
-from mainspring.projects import project_of
+from mainspring.queue_patterns import project_of
 from mainspring.service.guard import OPEN_PATHS
 from tests.service.projects.following import first_place, frames
 from tests.service.projects.planting import (
@@ -38,7 +38,10 @@ from tests.service.serving import Client, api_of
 
 Operation = tuple[str, str]
 STREAM = ("GET", "/v1/events")  # tested apart: it does not end
-LISTS = ("/v1/jobs", "/v1/dead", "/v1/queues", "/v1/bulk", "/v1/batches", "/v1/settings", "/v1/halts", "/v1/workers")
+LISTS = (
+    "/v1/jobs", "/v1/dead", "/v1/failures", "/v1/queues", "/v1/bulk", "/v1/batches", "/v1/settings", "/v1/halts",
+    "/v1/workers",
+)  # fmt: skip
 QUERIES: dict[str, list[str]] = {
     "/v1/jobs": [
         "", "?count=true", f"?queue={QUEUE}", f"?queue=p/a/{QUEUE}", f"?dedupe_key={KEY}", f"?dedupe_key=p/a/{KEY}",
@@ -46,6 +49,7 @@ QUERIES: dict[str, list[str]] = {
         "?sort=due", "?sort=finished", "?sort=duration", "?sort=attempts",
     ],
     "/v1/dead": ["", f"?error_type={ERROR}", f"?tag={TAG}"],
+    "/v1/failures": ["", f"?task={TASK}", "?state=open&state=resolved", "?since=2000-01-01T00:00:00Z"],
     "/v1/numbers": ["", "?by=queue", "?by=task", f"?queue=p/a/{QUEUE}", f"?task={TASK}"],
 }  # fmt: skip
 PLAIN: dict[str, Any] = {"task": "welcome", "payload": {"guest": "B"}}
@@ -159,7 +163,7 @@ async def test_an_id_of_another_project_is_answered_as_one_that_does_not_exist(t
     planted = await plant(two)
     unknown = new_id()
     for operation, projects in operations(app):
-        for name in ("job_id", "bulk_id", "batch_id"):
+        for name in ("job_id", "bulk_id", "batch_id", "fingerprint"):
             if not projects or f"{{{name}}}" not in operation[1]:
                 continue
             for real, body in itertools.product(planted.names[name], bodies(operation, planted)):
@@ -175,7 +179,7 @@ async def test_an_id_of_another_project_is_answered_as_one_that_does_not_exist(t
 async def test_every_operation_says_whether_it_keeps_projects_apart(app: Mainspring) -> None:
     apart = {operation for operation, projects in operations(app) if projects}
     assert {("POST", "/v1/jobs"), ("GET", "/v1/jobs/{job_id}"), STREAM} <= apart
-    assert not apart & {("POST", "/v1/tokens"), ("GET", "/v1/audit"), ("POST", "/v1/halt"), ("GET", "/v1/failures")}
+    assert not apart & {("POST", "/v1/tokens"), ("GET", "/v1/audit"), ("POST", "/v1/halt"), ("GET", "/v1/breakers")}
 
 
 # -- live events ------------------------------------------------------------------------------------

@@ -57,6 +57,41 @@ async def test_the_same_names_are_different_jobs(every_store: Mainspring) -> Non
             assert (await data(client, "GET", "/queue/stats"))["queues"][job["queue"]]["completed"] == 1
 
 
+async def failed_with(client: Client, guest: str) -> str:
+    """Let a leased job fail; return its id."""
+    job_id = await put(client)
+    (lease,) = (await data(client, "POST", "/v1/leases", {"worker": "w", "limit": 1}))["jobs"]
+    failure = {"type": "LookupError", "message": f"no guest '{guest}'", "traceback": guest, "retry": False}
+    item = {"id": lease["id"], "token": lease["token"], "failed": failure}
+    await data(client, "POST", "/v1/leases:report", {"worker": "w", "items": [item]})
+    return job_id
+
+
+async def test_the_same_error_is_a_failure_group_of_each_project(every_store: Mainspring) -> None:
+    async with two_projects(every_store) as two:
+        first, second, theirs = [
+            await failed_with(client, guest) for client, guest in ((two.a, "Ada"), (two.a, "Al"), (two.b, "Bo"))
+        ]
+        (ours,) = (await data(two.a, "GET", "/v1/failures"))["groups"]
+        (group,) = (await data(two.b, "GET", "/v1/failures"))["groups"]
+        assert (group["count"], group["dead_in"], group["job_id"]) == (1, {"p/b/mail": 1}, theirs)
+        assert (group["message"], ours["count"]) == ("no guest 'Bo'", 2)
+        path = f"/v1/failures/{group['fingerprint']}"
+        assert (await data(two.b, "GET", path))["traceback"] == "Bo"
+        await data(two.b, "POST", f"{path}:resolve", {"note": "done"})
+        assert (await data(two.b, "POST", f"{path}:retry"))["changed"] == 1
+        assert (await data(two.a, "GET", f"/v1/failures/{ours['fingerprint']}")) | {"traceback": ""} == ours
+        dead = {job["id"] for job in (await data(two.whole, "GET", "/v1/dead"))["jobs"]}
+        assert dead == {first, second}
+        assert len((await data(two.whole, "GET", "/v1/failures"))["groups"]) == 2
+
+
+async def test_a_token_for_some_queues_gets_no_failure_groups(two: Two, app: Mainspring) -> None:
+    for number, more in enumerate(({"project": "a", "queues": ("mail",)}, {"queues": ("mail",)})):
+        some = two.a.using(await text_of(app, f"some {number}", **more))
+        assert (await some.get("/v1/failures")).code == "forbidden"
+
+
 @pytest.mark.parametrize(
     ("queue", "kept"), [(None, "p/a/mail"), ("vip", "p/a/vip"), ("p/a/vip", "p/a/vip"), ("x/y", "p/a/x/y")]
 )

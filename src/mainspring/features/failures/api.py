@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, Protocol, TypeVar
 
 from mainspring.clock import Length, Millis, check_moment, duration, to_datetime, to_millis
 from mainspring.errors import ConfigurationError, InvalidCursor
 from mainspring.features.failures import rules
 from mainspring.features.failures.group import MOST_DEAD, FailureGroup, GroupPage, GroupState
+from mainspring.features.failures.index import EVERY_PROJECT
 from mainspring.features.failures.rules import GroupData
-from mainspring.features.failures.storage import Groups
+from mainspring.features.failures.storage import GroupQuery, Groups, key_of
 from mainspring.job import Status
 from mainspring.names import check_searched
+from mainspring.projects import check_project, pattern
 from mainspring.services import Services, whoami
-from mainspring.stores.documents import By, Note
+from mainspring.stores.documents import By, Key, Note
 from mainspring.stores.protocol import ChangeResult, Filter
 
 T = TypeVar("T")
@@ -49,29 +52,20 @@ class Verdict:
     until: Millis | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupQuery:
-    """Which groups a list shows."""
-
-    states: tuple[GroupState, ...]
-    task: str | None
-    since: Millis | None
-
-    def wants(self, group: GroupData, now: Millis) -> bool:
-        return (
-            (not self.states or group.state_at(now) in self.states)
-            and self.task in (None, group.task)
-            and (self.since is None or group.last_seen >= self.since)
-        )
-
-
 class Failures:
     """All failure groups. Each read and change first adds up the failures that are committed by then."""
 
-    def __init__(self, services: Services, groups: Groups, retry_where: RetryWhere) -> None:
+    def __init__(
+        self, services: Services, groups: Groups, retry_where: RetryWhere, project: str = EVERY_PROJECT
+    ) -> None:
         self._services = services
         self._groups = groups
         self._retry_where = retry_where
+        self._project = project
+
+    def of_project(self, name: str) -> Failures:
+        """Return the failure groups of a project: the same methods, which find no others."""
+        return Failures(self._services, self._groups, self._retry_where, check_project(name))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of this API from code without an event loop."""
@@ -89,15 +83,16 @@ class Failures:
         cursor: str | None = None,
     ) -> GroupPage:
         """Return a page of groups, the one that failed last first. `since` leaves out those that failed before it."""
-        query = GroupQuery(states_of(state), task, None if since is None else to_millis(check_moment(since, "since")))
+        moment = None if since is None else to_millis(check_moment(since, "since"))
+        query = GroupQuery(states_of(state), checked_task(task), moment, self._project)
         check_limit(limit)
-        after = None if cursor is None else parse_cursor(cursor)
-        complete = await self._add_up()
+        after = None if cursor is None else parse_cursor(cursor, query)
+        complete = await self._catch_up()
+        page, last = await self._groups.page(query, after, limit)
+        dead = await self._dead_of(page)
         now = self._services.store.clock.now()
-        found = sorted((order_of(group), group) for group in await self._groups.all() if query.wants(group, now))
-        rest = [group for order, group in found if after is None or order > after]
-        page = [group.shown(now, dead=await self._count_dead(group.fingerprint)) for group in rest[:limit]]
-        return GroupPage(page, to_cursor(rest[limit - 1]) if len(rest) > limit else None, complete)
+        groups = [group.shown(now, dead=dead[group.fingerprint]) for group in page]
+        return GroupPage(groups, None if last is None else to_cursor(last, query), complete)
 
     def list_sync(
         self,
@@ -112,22 +107,34 @@ class Failures:
 
     async def get(self, fingerprint: str) -> FailureGroup:
         """Return a group, with the traceback of its sample. Raise FailureGroupNotFound if there is none."""
-        await self._add_up()
-        return await self._shown(await self._groups.get(checked(fingerprint)))
+        await self._catch_up()
+        return await self._shown(await self._groups.get(self._key(fingerprint)))
 
     def get_sync(self, fingerprint: str) -> FailureGroup:
         return self.run(self.get(fingerprint))
 
-    async def _add_up(self) -> bool:
+    async def _catch_up(self) -> bool:
         await self._services.store.open()
-        return await self._groups.add_up()
+        return await self._groups.catch_up()
+
+    def _key(self, fingerprint: str) -> Key:
+        """Return the key of a group. No group of another project has a key with this one."""
+        key = key_of(checked(fingerprint))
+        return key if self._project == EVERY_PROJECT else key._replace(group=self._project)
 
     async def _shown(self, group: GroupData) -> FailureGroup:
-        dead, trace = await self._count_dead(group.fingerprint), await self._traceback(group)
-        return group.shown(self._services.store.clock.now(), dead=dead, traceback=trace)
+        dead, trace = await self._dead_of([group]), await self._traceback(group)
+        return group.shown(self._services.store.clock.now(), dead=dead[group.fingerprint], traceback=trace)
 
-    async def _count_dead(self, fingerprint: str) -> int:
-        return (await self._services.store.count_up_to(dead_letters(fingerprint), MOST_DEAD)).value
+    async def _dead_of(self, groups: Sequence[GroupData]) -> dict[str, Mapping[str, int]]:
+        """Return for each group how many dead letters it has in each queue."""
+        names = [group.fingerprint for group in groups]
+        found = await self._services.store.dead_letters(names, MOST_DEAD, within=self._within) if names else {}
+        return {name: found.get(name, {}) for name in names}
+
+    @property
+    def _within(self) -> tuple[str, ...]:
+        return () if self._project == EVERY_PROJECT else (pattern(self._project),)
 
     async def _traceback(self, group: GroupData) -> str:
         """Return the traceback of the sample's last failure in this group; empty if retention has removed the job."""
@@ -179,8 +186,8 @@ class Failures:
 
     async def unmute(self, fingerprint: str, *, note: str = "", actor: str | None = None) -> FailureGroup:
         """Open a muted group. Groups in other states stay as they are."""
-        await self._add_up()
-        group = await self._groups.get(checked(fingerprint))
+        await self._catch_up()
+        group = await self._groups.get(self._key(fingerprint))
         if group.state is not GroupState.MUTED:
             return await self._shown(group)
         return await self._judge(fingerprint, Verdict(GroupState.OPEN, "unmute"), note, actor)
@@ -197,14 +204,14 @@ class Failures:
 
     async def _judge(self, fingerprint: str, verdict: Verdict, note: str, actor: str | None) -> FailureGroup:
         check_note(note)
-        await self._add_up()
+        await self._catch_up()
         by = By(actor or whoami(), note)
         detail = {"fingerprint": checked(fingerprint)} | ({} if verdict.until is None else {"until": verdict.until})
 
         def decide(group: GroupData, now: Millis) -> GroupData:
             return rules.judged(group, verdict.state, now, note=note, actor=by.actor, until=verdict.until)
 
-        after = await self._groups.change(fingerprint, decide, Note(by, f"failure.{verdict.action}", detail))
+        after = await self._groups.change(self._key(fingerprint), decide, Note(by, f"failure.{verdict.action}", detail))
         return await self._shown(after)
 
     # -- retrying ---------------------------------------------------------------------------------
@@ -220,9 +227,8 @@ class Failures:
     ) -> ChangeResult:
         """Retry all dead letters of a group. When the last of its jobs has succeeded, the group is resolved."""
         await self.get(fingerprint)  # a mistyped fingerprint would look like success
-        return await self._retry_where(
-            dead_letters(fingerprint), reason=reason, actor=actor, dry_run=dry_run, on_progress=on_progress
-        )
+        where = Filter(fingerprint=fingerprint, statuses=(Status.DEAD_LETTER,), within=self._within)
+        return await self._retry_where(where, reason=reason, actor=actor, dry_run=dry_run, on_progress=on_progress)
 
     def retry_sync(
         self,
@@ -237,10 +243,6 @@ class Failures:
         return self.run(work)
 
 
-def dead_letters(fingerprint: str) -> Filter:
-    return Filter(fingerprint=fingerprint, statuses=(Status.DEAD_LETTER,))
-
-
 # -- what is given --------------------------------------------------------------------------------
 
 
@@ -249,7 +251,7 @@ def states_of(given: str | GroupState | tuple[str | GroupState, ...] | None) -> 
     if unknown := [name for name in names if name not in frozenset(GroupState)]:
         msg = f"{unknown[0]!r} is not a state of a failure group; use any of {', '.join(GroupState)}"
         raise ConfigurationError(msg)
-    return tuple(GroupState(name) for name in names)
+    return tuple(state for state in GroupState if not names or state in names)
 
 
 def check_limit(limit: int) -> None:
@@ -265,6 +267,12 @@ def check_note(note: str) -> None:
         raise ConfigurationError(msg)
 
 
+def checked_task(task: str | None) -> str | None:
+    if task is not None:
+        check_searched(task, "task")
+    return task
+
+
 def checked(fingerprint: str) -> str:
     check_searched(fingerprint, "fingerprint")
     return fingerprint
@@ -272,21 +280,25 @@ def checked(fingerprint: str) -> str:
 
 # -- cursors --------------------------------------------------------------------------------------
 
-Order = tuple[int, str]
+
+def to_cursor(entry: str, query: GroupQuery) -> str:
+    return base64.urlsafe_b64encode(json.dumps([entry, mark_of(query)]).encode()).decode().rstrip("=")
 
 
-def order_of(group: GroupData) -> Order:
-    return -group.last_seen, group.fingerprint
-
-
-def to_cursor(group: GroupData) -> str:
-    return base64.urlsafe_b64encode(json.dumps(order_of(group)).encode()).decode().rstrip("=")
-
-
-def parse_cursor(text: str) -> Order:
+def parse_cursor(text: str, query: GroupQuery) -> str:
+    """Return the last entry of the page before. Raise InvalidCursor if the cursor is of a list with other filters."""
     try:
-        moment, fingerprint = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        return int(moment), str(fingerprint)
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        entry, mark = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        check_searched(entry, "entry")
+    except (ValueError, TypeError, RecursionError, ConfigurationError) as error:
         msg = f"{text!r} is not a cursor of failure groups; pass the `cursor` of a page"
         raise InvalidCursor(msg) from error
+    if mark != mark_of(query):
+        msg = f"{text!r} is the cursor of a list of failure groups with other filters; pass the same filters"
+        raise InvalidCursor(msg)
+    return str(entry)
+
+
+def mark_of(query: GroupQuery) -> str:
+    """Return what tells the lists apart to which a cursor may belong."""
+    return sha256(repr(query).encode()).hexdigest()[:8]

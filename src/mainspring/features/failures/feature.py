@@ -5,11 +5,10 @@ from __future__ import annotations
 from mainspring.feature import Feature
 from mainspring.features.failures.storage import Groups
 from mainspring.features.failures.timer import GroupsTimer, NotesTimer
-from mainspring.services import Services
 
 
 class FailuresFeature(Feature):
     """Jobs do not meet it: it only has timers."""
 
-    def __init__(self, services: Services, groups: Groups) -> None:
-        self.timers = (NotesTimer(groups), GroupsTimer(services))
+    def __init__(self, groups: Groups) -> None:
+        self.timers = (NotesTimer(groups), GroupsTimer(groups))

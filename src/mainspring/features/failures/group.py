@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -39,6 +40,7 @@ class FailureGroup:
     reopened_at: datetime | None = None
     reopened_version: str = ""  # of the code that failed again
     dead: int = 0  # its dead letters; MOST_DEAD: that many or more
+    dead_in: Mapping[str, int] = field(default_factory=dict)  # of these, how many are in each queue
     traceback: str = ""  # of the sample; only `app.failures.get` reads it
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from mainspring.clock import Millis, to_datetime
@@ -44,11 +45,12 @@ class GroupData:
         over = self.state is GroupState.MUTED and self.until is not None and self.until <= now
         return GroupState.OPEN if over else self.state
 
-    def shown(self, now: Millis, *, dead: int = 0, traceback: str = "") -> FailureGroup:
+    def shown(self, now: Millis, *, dead: Mapping[str, int], traceback: str = "") -> FailureGroup:
         values = {name: getattr(self, name) for name in self.__slots__}
         for name in ("first_seen", "last_seen", "changed_at", "until", "reopened_at"):
             values[name] = None if values[name] is None else to_datetime(values[name])
-        return FailureGroup(**values | {"state": self.state_at(now), "dead": dead, "traceback": traceback})
+        counted = {"dead": sum(dead.values()), "dead_in": dead}
+        return FailureGroup(**values | {"state": self.state_at(now), "traceback": traceback} | counted)
 
 
 def from_json(text: str) -> GroupData:
@@ -74,9 +76,15 @@ def failed(group: GroupData | None, note: FailureNote) -> GroupData:
     return reopened(group, note)
 
 
+def unmuted(group: GroupData, now: Millis) -> GroupData:
+    """Open a group whose mute is over."""
+    if group.state is not GroupState.MUTED or group.state_at(now) is not GroupState.OPEN:
+        return group
+    return replace(group, state=GroupState.OPEN, changed_at=group.until, until=None)
+
+
 def reopened(group: GroupData, note: FailureNote) -> GroupData:
-    if group.state is GroupState.MUTED and group.state_at(note.at) is GroupState.OPEN:
-        return replace(group, state=GroupState.OPEN, changed_at=group.until, until=None)
+    group = unmuted(group, note.at)
     if group.state is not GroupState.RESOLVED or note.at <= (group.changed_at or 0):
         return group
     return replace(

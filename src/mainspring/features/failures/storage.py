@@ -1,37 +1,58 @@
 """The documents of failure groups, and how the notes of failed runs are added to them.
 
 Any process may add up notes, at any time: the bundle that changes the group deletes the notes, and takes effect only if
-all of them and the group are as they were read. So each note counts once.
+all of them and the group are as they were read. So each note counts once. The same holds for what time changes: a mute
+ends, and an old group goes. A group is due then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from mainspring.clock import Millis
 from mainspring.errors import FailureGroupNotFound, StoreBusy
 from mainspring.features.failures import rules
+from mainspring.features.failures.group import GroupState
+from mainspring.features.failures.index import INDEX, earliest, fingerprint_in, lane, moves
 from mainspring.features.failures.rules import GroupData
+from mainspring.fingerprint import project_in
 from mainspring.job import Status
 from mainspring.services import Services
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Note, Write
 from mainspring.stores.engine.failures import NOTES, FailureNote, note_of
-from mainspring.stores.paging import pages
 from mainspring.stores.protocol import Filter
 
 COLLECTION = "failures"
 RETENTION: Millis = 90 * 86_400_000  # of a group after its last failure, if it has no jobs any more
+LOOK_AGAIN: Millis = 7 * 86_400_000  # at a group that is old enough to be removed, but still has jobs
 NOTES_AT_ONCE = 80  # in one bundle: DynamoDB writes up to 100 items at once
 NOTES_PAGE = 1000
-MAX_PAGES = 20  # of notes that a reader adds up
+MAX_PAGES = 20  # of notes, or of groups that are due, that a reader works off
 MAX_TRIES = 20
 UNSETTLED = (Status.PENDING, Status.RETRYING, Status.SUSPENDED, Status.RUNNING, Status.DEAD_LETTER)
 """The statuses of jobs that have failed and have not succeeded since."""
 
 
 def key_of(fingerprint: str) -> Key:
-    return Key(COLLECTION, "", fingerprint)
+    return Key(COLLECTION, project_in(fingerprint), fingerprint)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupQuery:
+    """Which groups a list shows."""
+
+    states: tuple[GroupState, ...]
+    task: str | None
+    since: Millis | None
+    project: str  # EVERY_PROJECT: groups of all projects, and those of none
+
+    def lanes(self) -> list[str]:
+        return [lane(self.project, state, self.task) for state in self.states]
+
+    def wants(self, group: GroupData) -> bool:
+        return group.state in self.states and (self.since is None or group.last_seen >= self.since)
 
 
 class Groups:
@@ -42,44 +63,89 @@ class Groups:
 
     # -- reading ----------------------------------------------------------------------------------
 
-    async def all(self) -> list[GroupData]:
-        return [
-            rules.from_json(document.data)
-            async for page in pages(self._services.store, COLLECTION)
-            for document in page
-        ]  # fmt: skip
+    async def page(self, query: GroupQuery, after: str | None, limit: int) -> tuple[list[GroupData], str | None]:
+        """Return groups, the one that failed last first, and the last entry of the page; None if it is the last page.
 
-    async def get(self, fingerprint: str) -> GroupData:
-        return rules.from_json((await self._document(fingerprint)).data)
+        A group that is changed between the two reads is shown as it is then, or left out if it no longer matches.
+        """
+        entries = await self._entries(query, after, limit + 1)
+        if not entries:
+            return [], None
+        shown = list(dict.fromkeys(fingerprint_in(entry) for entry in entries[:limit]))
+        found = await self._services.store.documents([key_of(fingerprint) for fingerprint in shown])
+        groups = {document.key.id: rules.from_json(document.data) for document in found}
+        page = [groups[name] for name in shown if name in groups and query.wants(groups[name])]
+        return page, entries[limit - 1] if len(entries) > limit else None
 
-    async def _document(self, fingerprint: str) -> Document:
-        found = await self._services.store.documents([key_of(fingerprint)])
+    async def _entries(self, query: GroupQuery, after: str | None, limit: int) -> list[str]:
+        """Return the first entries of the lists together, newest first.
+
+        A group that changes its state meanwhile may be read from two lists, and then counts once, or from none.
+        """
+        found: set[str] = set()
+        for name in query.lanes():
+            place = None if after is None else (name, after)
+            entries = await self._services.store.browse(Listing(INDEX, name, place, limit, backwards=True))
+            found.update(entry.key.id for entry in entries)
+        if query.since is not None:
+            found = {entry for entry in found if entry > earliest(query.since)}
+        return sorted(found, reverse=True)[:limit]
+
+    async def get(self, key: Key) -> GroupData:
+        return rules.from_json((await self._document(key)).data)
+
+    async def _document(self, key: Key) -> Document:
+        found = await self._services.store.documents([key])
         if not found:
-            msg = f"there is no failure group {fingerprint!r}; it may have been removed by retention"
+            msg = f"there is no failure group {key.id!r}; it may have been removed by retention"
             raise FailureGroupNotFound(msg)
         return found[0]
 
     # -- by hand ----------------------------------------------------------------------------------
 
-    async def change(self, fingerprint: str, decide: Callable[[GroupData, Millis], GroupData], note: Note) -> GroupData:
+    async def change(self, key: Key, decide: Callable[[GroupData, Millis], GroupData], note: Note) -> GroupData:
         """Change a group by hand. Repeat it if the group has changed meanwhile."""
         for _ in range(MAX_TRIES):
-            document = await self._document(fingerprint)
+            document = await self._document(key)
             before = rules.from_json(document.data)
             after = decide(before, self._services.store.clock.now())
-            bundle = Bundle((written(after, document, recorded=True),), note=note)
+            bundle = Bundle(writes_of(before, after, document, recorded=True), note=note)
             if (await self._services.store.write([bundle]))[0] is not None:
                 return after
-        msg = f"failure group {fingerprint} changes too often; try again"
+        msg = f"failure group {key.id} changes too often; try again"
         raise StoreBusy(msg)
 
-    # -- notes ------------------------------------------------------------------------------------
+    # -- notes, and what is due -------------------------------------------------------------------
 
-    async def add_up(self) -> bool:
-        """Add notes to their groups; return whether a reader sees every failure that is committed.
+    async def catch_up(self) -> bool:
+        """Add up notes and end mutes; return whether a reader sees every failure that is committed.
 
         After many thousands of failures at once, a reader does not wait until all are added: workers go on.
         """
+        complete = await self._add_up()
+        for _ in range(MAX_PAGES):
+            due = await self._services.store.due(COLLECTION)
+            if not due.documents:
+                break
+            await self.renew(due.documents, due.now)
+        return complete
+
+    async def renew(self, documents: Sequence[Document], now: Millis) -> None:
+        """Do what is due: a mute ends, a group without jobs goes."""
+        await self._services.store.write([await self._renewed(document, now) for document in documents])
+
+    async def _renewed(self, document: Document, now: Millis) -> Bundle:
+        before = rules.from_json(document.data)
+        after: GroupData | None = rules.unmuted(before, now)
+        kept_until = 0
+        if before.last_seen + RETENTION <= now:
+            where = Filter(fingerprint=before.fingerprint)
+            after = after if (await self._services.store.find(where, limit=1)).jobs else None
+            kept_until = now + LOOK_AGAIN
+        is_news = after is None or after.state is not before.state
+        return Bundle(writes_of(before, after, document, recorded=is_news, kept_until=kept_until))
+
+    async def _add_up(self) -> bool:
         for _ in range(MAX_PAGES):
             waiting = await self._services.store.browse(Listing(NOTES, limit=NOTES_PAGE))
             if not waiting:
@@ -115,7 +181,7 @@ class Groups:
         if after is None:  # the group was removed
             return Bundle(tuple(done))
         is_news = before is None or before.state is not after.state
-        return Bundle((written(after, document, recorded=is_news), *done))
+        return Bundle((*writes_of(before, after, document, recorded=is_news), *done))
 
     async def _is_settled(self, fingerprint: str) -> bool:
         """Return whether no job of the group waits, runs or is a dead letter."""
@@ -123,10 +189,26 @@ class Groups:
         return not (await self._services.store.find(where, limit=1)).jobs
 
 
-def written(group: GroupData, before: Document | None, *, recorded: bool) -> Write:
-    expected = ABSENT if before is None else before.version
-    due_at = group.last_seen + RETENTION
-    return Write(key_of(group.fingerprint), group.to_json(), expected, due_at, announced=True, recorded=recorded)
+def writes_of(
+    before: GroupData | None,
+    after: GroupData | None,
+    document: Document | None,
+    *,
+    recorded: bool,
+    kept_until: Millis = 0,
+) -> tuple[Write, ...]:
+    """Return the writes that change a group, if it is as it was read. One of them must exist."""
+    expected = ABSENT if document is None else document.version
+    group = after or before
+    assert group is not None  # noqa: S101 - see above
+    key = key_of(group.fingerprint)
+    if after is None:
+        own = Write(key, None, expected, recorded=recorded)
+    else:
+        removal = max(after.last_seen + RETENTION, kept_until)
+        due_at = removal if after.until is None else min(after.until, removal)
+        own = Write(key, after.to_json(), expected, due_at, announced=True, recorded=recorded)
+    return own, *moves(before, after)
 
 
 def in_parts(

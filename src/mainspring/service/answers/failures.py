@@ -32,6 +32,7 @@ class GroupView(View):
     reopened_version: str
     is_regression: bool = Field(description="it failed again after it was resolved, and nobody has said anything since")
     dead: int = Field(description=f"its dead letters, counted up to {MOST_DEAD:,}")
+    dead_in: dict[str, int] = Field(description="of these, how many are in each queue")
     traceback: str = Field(description="of the sample; lists leave it out")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -131,6 +131,18 @@ async def count_up_to(table: Table, where: Filter, cap: int) -> CappedCount:
     search = await JobSearch.start(table, where, newest_first=True, beyond=None, hint=cap)
     number = len(await search.take(cap + 1))
     return CappedCount(min(number, cap), exact=number <= cap)
+
+
+async def dead_letters(
+    table: Table, fingerprints: Sequence[str], cap: int, within: Sequence[str]
+) -> dict[str, dict[str, int]]:
+    async def queues_of(known: str) -> Counter[str]:
+        where = Filter(fingerprint=known, statuses=(Status.DEAD_LETTER,), within=tuple(within))
+        search = await JobSearch.start(table, where, newest_first=False, beyond=None, hint=cap)
+        return Counter(column("queue", row) for row in await search.take(cap))
+
+    found = await together([queues_of(known) for known in fingerprints])
+    return {known: dict(queues) for known, queues in zip(fingerprints, found, strict=True) if queues}
 
 
 async def count(table: Table, where: Filter) -> int:

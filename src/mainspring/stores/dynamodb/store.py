@@ -345,6 +345,13 @@ class DynamoStore:
         await self.open()
         return await read.count_up_to(self.table, where, cap)
 
+    async def dead_letters(
+        self, fingerprints: Sequence[str], cap: int, *, within: Sequence[str] = ()
+    ) -> dict[str, dict[str, int]]:
+        check_limit(cap)
+        await self.open()
+        return await read.dead_letters(self.table, list(fingerprints), cap, within)
+
     async def complete(
         self,
         what: Completable,

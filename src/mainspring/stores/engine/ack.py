@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from mainspring.clock import Millis
 from mainspring.errors import Failure, IllegalMove, WorkerCrashed
-from mainspring.fingerprint import fingerprint
+from mainspring.fingerprint import fingerprint, of_project
 from mainspring.job import (
     FINISHED,
     KEEP_FOREVER,
@@ -25,6 +25,7 @@ from mainspring.job import (
     Outcome,
     Status,
 )
+from mainspring.queue_patterns import project_of
 from mainspring.stores.engine.creation import refuse_unkeepable
 from mainspring.stores.protocol import AfterStall, StalledRun, Takeover, TakeoverCause
 
@@ -153,7 +154,7 @@ def first_of_each(outcomes: Sequence[Outcome]) -> dict[Fence, Outcome]:
 def conclude(job: JobState, outcome: Outcome, now: Millis) -> Conclusion:
     """Return what the job becomes after this outcome of its run."""
     status = next_status(job, outcome)
-    failure = shortened(outcome.failure, job.task)
+    failure = shortened(outcome.failure, job)
     is_finished = status in FINISHED
     return Conclusion(
         status,
@@ -236,12 +237,13 @@ def expiry(job: JobState, status: Status, now: Millis) -> Millis:
     return min(KEEP_FOREVER, now + (job.keep_dead if status is Status.DEAD_LETTER else job.keep))
 
 
-def shortened(failure: Failure | None, task: str) -> Failure | None:
-    """Return the failure as stores keep it: shortened, and with a fingerprint."""
+def shortened(failure: Failure | None, job: JobState) -> Failure | None:
+    """Return the failure as stores keep it: shortened, and with a fingerprint, which is that of the job's project."""
     if failure is None:
         return None
     message, traceback = shorten(failure.message, LONGEST_MESSAGE), shorten(failure.traceback)
-    known = failure.fingerprint or fingerprint(task, failure.type, failure.place, failure.message)
+    known = failure.fingerprint or fingerprint(job.task, failure.type, failure.place, failure.message)
+    known = of_project(known, project_of(job.queue))
     kind, place = storable(failure.type), storable(failure.place)
     return Failure(kind, storable(message), storable(traceback), known, place)
 
@@ -300,10 +302,15 @@ def recorded_as(outcome: Outcome, status: Status) -> Move | None:
 # -- runs that their workers do not end ---------------------------------------------------------------
 
 
+def known_by_cause(job: JobState, kind: str, cause: str) -> str:
+    """Return the fingerprint of a failure whose message names a worker: that of its cause."""
+    return of_project(fingerprint(job.task, kind, "", cause), project_of(job.queue))
+
+
 def crashed(job: JobState) -> Outcome:
     """Return the outcome of a run whose worker died."""
     kind, message = WorkerCrashed.__name__, f"worker {job.worker} died while it held the job"
-    failure = Failure(kind, message, fingerprint=fingerprint(job.task, kind, "", "worker died"))
+    failure = Failure(kind, message, fingerprint=known_by_cause(job, kind, "worker died"))
     return Outcome(job.id, job.token, Move.CRASH, job.claimed_at, failure=failure, ref=job.ref)
 
 
@@ -311,7 +318,7 @@ def stalled(job: JobState, after_stall: AfterStall) -> Outcome:
     """Return the outcome of a run that lasted longer than its timeout and grace."""
     message = f"still running on {job.worker} after its timeout of {job.timeout / 1000:g} s and the grace"
     kind = TimeoutError.__name__
-    failure = Failure(kind, message, fingerprint=fingerprint(job.task, kind, "", "still running after its timeout"))
+    failure = Failure(kind, message, fingerprint=known_by_cause(job, kind, "still running after its timeout"))
     attempt = job.attempts + 1
     run = StalledRun(job.id, job.task, job.queue, attempt, job.options)
     delay = after_stall(run) if attempt < job.max_attempts else None

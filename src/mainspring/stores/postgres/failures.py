@@ -1,13 +1,20 @@
-"""Notes about failed runs, written in the transaction of their outcomes. They lock no row that others write."""
+"""Notes about failed runs, written in the transaction of their outcomes, and the dead letters of failure groups.
+
+A note locks no row that others write.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mainspring.job import Status
 from mainspring.stores.engine.ack import Conclusion, JobState
 from mainspring.stores.engine.failures import notes
 from mainspring.stores.postgres import arrays
+from mainspring.stores.postgres.read import Conditions
+from mainspring.stores.postgres.rows import FINISHED
 from mainspring.stores.postgres.transaction import Transaction
+from mainspring.stores.protocol import Filter
 from mainspring.stores.tables import or_never
 
 NOTE = {
@@ -17,6 +24,12 @@ NOTE = {
 PUT = f"""
 INSERT INTO {{s}}.documents (collection, grp, id, data, version, due_at, expires_at)
 SELECT * FROM unnest({arrays.casts(NOTE)})
+"""
+DEAD_LETTERS = """
+SELECT known, queue, count(*)
+FROM unnest(%(fingerprints)s::text[]) AS known, LATERAL (
+    SELECT queue FROM {{s}}.archive WHERE fingerprint = known AND {conditions} ORDER BY id LIMIT %(cap)s) AS dead
+GROUP BY known, queue
 """
 
 
@@ -30,3 +43,15 @@ async def note_failures(transaction: Transaction, concluded: Sequence[tuple[JobS
     ]
     for part in arrays.in_parts(rows):
         await transaction.do(PUT, **arrays.of_columns(NOTE, part))
+
+
+async def dead_letters(
+    transaction: Transaction, fingerprints: Sequence[str], cap: int, within: Sequence[str]
+) -> dict[str, dict[str, int]]:
+    conditions = Conditions(Filter(statuses=(Status.DEAD_LETTER,), within=tuple(within)), FINISHED)
+    statement = DEAD_LETTERS.format(conditions=conditions)
+    rows = await transaction.rows(statement, **conditions.values, fingerprints=list(fingerprints), cap=cap)
+    found: dict[str, dict[str, int]] = {}
+    for known, queue, number in rows:
+        found.setdefault(known, {})[queue] = number
+    return found

@@ -33,6 +33,7 @@ from mainspring.stores.postgres import (
     claims,
     diagnosis,
     documents,
+    failures,
     halts,
     insertion,
     maintenance,
@@ -593,6 +594,13 @@ class PostgresStore:
     async def count_up_to(self, where: Filter, cap: int) -> CappedCount:
         check_limit(cap)
         return await self._read(lambda transaction: sorting.count_up_to(transaction, where, cap))
+
+    async def dead_letters(
+        self, fingerprints: Sequence[str], cap: int, *, within: Sequence[str] = ()
+    ) -> dict[str, dict[str, int]]:
+        check_limit(cap)
+        known = list(fingerprints)
+        return await self._read_by_index(lambda transaction: failures.dead_letters(transaction, known, cap, within))
 
     async def complete(
         self,

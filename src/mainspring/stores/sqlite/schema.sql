@@ -108,7 +108,7 @@ CREATE INDEX mainspring_archive_dedupe ON mainspring_archive (dedupe_key) WHERE 
 CREATE INDEX mainspring_archive_target ON mainspring_archive (target_type, target_id) WHERE target_type IS NOT NULL;
 -- The jobs of a failure group: all of them in order, and its dead letters, which may be few among many that succeeded.
 CREATE INDEX mainspring_archive_failure ON mainspring_archive (fingerprint, id) WHERE fingerprint IS NOT NULL;
-CREATE INDEX mainspring_archive_failure_status ON mainspring_archive (fingerprint, status, id) WHERE fingerprint IS NOT NULL;
+CREATE INDEX mainspring_archive_failure_status ON mainspring_archive (fingerprint, status, id, queue) WHERE fingerprint IS NOT NULL;
 
 -- Long payloads. They are stored apart, so that neither a claim nor the move into the archive copies them.
 CREATE TABLE mainspring_payloads (

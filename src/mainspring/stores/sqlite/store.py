@@ -64,6 +64,7 @@ from mainspring.stores.sqlite import (
     changes,
     claims,
     documents,
+    failures,
     fork,
     insertion,
     maintenance,
@@ -249,6 +250,12 @@ class SqlStore(ABC):
     async def count_up_to(self, where: Filter, cap: int) -> CappedCount:
         check_limit(cap)
         return await self._read(sorting.count_up_to, where, cap)
+
+    async def dead_letters(
+        self, fingerprints: Sequence[str], cap: int, *, within: Sequence[str] = ()
+    ) -> dict[str, dict[str, int]]:
+        check_limit(cap)
+        return await self._read(failures.dead_letters, list(fingerprints), cap, within)
 
     async def complete(
         self,

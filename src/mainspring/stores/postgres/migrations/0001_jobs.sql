@@ -148,7 +148,7 @@ CREATE INDEX archive_attempts ON {schema}.archive (attempts, id) WHERE attempts 
 CREATE INDEX archive_dedupe ON {schema}.archive (dedupe_key) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX archive_target ON {schema}.archive (target_type, target_id, id) WHERE target_type IS NOT NULL;
 CREATE INDEX archive_failure ON {schema}.archive (fingerprint, id) WHERE fingerprint IS NOT NULL;
-CREATE INDEX archive_failure_status ON {schema}.archive (fingerprint, status, id) WHERE fingerprint IS NOT NULL;
+CREATE INDEX archive_failure_status ON {schema}.archive (fingerprint, status, id) INCLUDE (queue) WHERE fingerprint IS NOT NULL;
 CREATE INDEX archive_tags ON {schema}.archive USING gin (tags) WHERE tags IS NOT NULL;
 
 CREATE FUNCTION {schema}.drop_day(keep bigint, at bigint) RETURNS integer LANGUAGE sql IMMUTABLE AS $$
