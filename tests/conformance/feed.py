@@ -13,7 +13,7 @@ from mainspring.clock import to_datetime
 from mainspring.errors import Failure, InvalidCursor, SystemHalted
 from mainspring.job import UNTIL_WOKEN, Claim, Move, ProgressReport, Status, end_of
 from mainspring.stores import feed
-from mainspring.stores.documents import ABSENT, Bundle, By, Key, Write
+from mainspring.stores.documents import ABSENT, Became, Bundle, By, Key, Write
 from mainspring.stores.feed import EVERY_CHANGE, Change, ChangeFilter, ChangeKind, Cursor
 from mainspring.stores.numbers import Measure, NumbersQuery, Period, Span
 from mainspring.stores.protocol import Action, Edit, Filter, Store, WorkerInfo
@@ -497,7 +497,15 @@ class RecordedTests(FeedScenario):
         assert [halt.queue for halt in await store.halts()] == (["other"] if noticed_by == "halt" else [])
 
     @pytest.mark.parametrize(
-        ("collection", "kind"), [("schedules", "schedule"), ("breakers", "breaker"), ("people", "document")]
+        ("collection", "kind"),
+        [
+            ("schedules", "schedule"),
+            ("breakers", "breaker"),
+            ("failures", "failure_group"),
+            ("people", "person"),
+            ("occasions.birthday", "occasion"),
+            ("settings", "document"),
+        ],
     )
     async def test_documents_that_say_so_are_recorded(
         self, store: Store, reader: Reader, collection: str, kind: str
@@ -509,6 +517,34 @@ class RecordedTests(FeedScenario):
         about = {"collection": collection, "group": "group", "id": "one"}
         assert (written.kind, written.data) == (kind, {**about, "deleted": False})
         assert (deleted.kind, deleted.data) == (kind, {**about, "deleted": True})
+
+    async def test_a_recorded_document_can_say_what_became_of_its_thing(self, store: Store, reader: Reader) -> None:
+        key = Key("people", "", "ana")
+        steps: list[tuple[str, Became]] = [("{}", "created"), ('{"a": 1}', "updated"), ('{"gone": 1}', "deleted")]
+        for data, became in steps:
+            await store.write([Bundle((Write(key, data, recorded=True, became=became),))])
+        told = [(change.data["became"], change.data["deleted"]) for change in await reader.read()]
+        assert told == [("created", False), ("updated", False), ("deleted", True)]
+
+    @pytest.mark.parametrize("number", [2, 60, 1500])
+    async def test_each_document_of_many_is_a_change_of_its_own(
+        self, store: Store, reader: Reader, number: int
+    ) -> None:
+        """As an import of people writes them: one bundle each, and all of them in one call."""
+        names = [f"p{place:04}" for place in range(number)]
+        await store.write([Bundle((Write(Key("people", "", name), "{}", recorded=True),)) for name in names])
+        found = await reader.read()
+        assert sorted(change.data["id"] for change in found) == names
+        assert len(set(ids(found))) == number
+        assert {change.job_id for change in found} == {None}
+
+    async def test_a_reader_resumes_between_documents_of_one_write(self, store: Store, reader: Reader) -> None:
+        start = reader.cursor
+        await store.write([Bundle((Write(Key("people", "", name), "{}", recorded=True),)) for name in "abcd"])
+        whole = await reader.read()
+        for place, change in enumerate(whole):
+            assert ids(await Reader(store, change.cursor).read()) == ids(whole[place + 1 :])
+        assert ids(await Reader(store, start, page=1).read()) == ids(whole)
 
     async def test_a_refused_bundle_is_not_recorded(self, store: Store, reader: Reader) -> None:
         key = Key("people", "", "one")

@@ -58,12 +58,15 @@ class ChangeKind(StrEnum):
     SCHEDULE = "schedule"  # a schedule was written or deleted
     BREAKER = "breaker"
     FAILURE_GROUP = "failure_group"  # a failure group is new, or its state has changed
+    PERSON = "person"
+    OCCASION = "occasion"  # of a person
     DOCUMENT = "document"  # any other document that is written with `Write.recorded`
 
 
 JOB_KINDS = frozenset(ChangeKind) - {
     ChangeKind.HALTED, ChangeKind.HALT_ENDED, ChangeKind.WORKER_JOINED, ChangeKind.WORKER_LEFT, ChangeKind.WORKER_DIED,
-    ChangeKind.SCHEDULE, ChangeKind.BREAKER, ChangeKind.FAILURE_GROUP, ChangeKind.DOCUMENT,
+    ChangeKind.SCHEDULE, ChangeKind.BREAKER, ChangeKind.FAILURE_GROUP, ChangeKind.PERSON, ChangeKind.OCCASION,
+    ChangeKind.DOCUMENT,
 }  # fmt: skip
 
 Data = Mapping[str, Any]
@@ -127,6 +130,8 @@ class Change:
     def data(self) -> Data:
         """What else is known. Its fields depend on the kind."""
         common = self._entry.data or {}
+        if self._job is None:
+            return document_data(common, self._index)
         return {**common, **self._job.data} if isinstance(self._job, JobRef) and self._job.data else common
 
     @property
@@ -136,7 +141,7 @@ class Change:
 
     @property
     def place(self) -> Cursor:
-        is_last = self._index >= len(self._entry.jobs) - 1
+        is_last = self._index >= self._entry.size - 1
         jobs = None if is_last else self._index + 1
         return Cursor(self._source.life, self._entry.number, jobs, self._source.mark)
 
@@ -244,16 +249,21 @@ class JobRef(NamedTuple):
 
 @dataclass(slots=True)
 class Entry:
-    """What one write did to jobs of one task and queue, or to something else."""
+    """What one write did to jobs of one task and queue, to documents of one group, or to something else."""
 
     kind: ChangeKind
     queue: str | None = None
     task: str | None = None
     jobs: Sequence[str | JobRef] = ()  # ids, or more; empty: the change is not about a job, see also `only_counts`
-    data: Data | None = None  # common to all jobs
+    data: Data | None = None  # common to all jobs; with IDS if it is about documents
     at: Millis = 0  # filled in by the store, as is the number
     number: int = 0
     times: Sequence[int] | None = None  # waits or durations of the jobs, see numbers.py; empty: another entry has them
+
+    @property
+    def size(self) -> int:
+        """The number of its changes."""
+        return len(self.jobs) or len((self.data or {}).get(IDS, (None,)))
 
     def jobs_json(self) -> str | None:
         return to_json(self.jobs) if self.jobs else None
@@ -263,6 +273,17 @@ class Entry:
 
     def times_json(self) -> str | None:
         return None if self.times is None else json.dumps(self.times)
+
+
+IDS = "ids"
+"""In the data of an entry: the documents that it is about."""
+
+
+def document_data(common: Data, index: int) -> Data:
+    """Return the data of one document of an entry; of an entry that is not about documents, all of its data."""
+    if IDS not in common:
+        return common
+    return {"id" if name == IDS else name: value[index] if name == IDS else value for name, value in common.items()}
 
 
 def only_counts(kind: str, jobs: object) -> bool:
@@ -349,6 +370,6 @@ class ChangePage:
 
     def _of(self, entry: Entry, where: ChangeFilter, done: int) -> Iterator[Change]:
         source = Source(self.cursor.life, self.marks.get(entry.number, self.cursor.mark), to_datetime(entry.at))
-        for index, job in enumerate(entry.jobs or (None,)):
+        for index, job in enumerate(entry.jobs or (None,) * entry.size):
             if index >= done and (where is EVERY_CHANGE or where.wants_job(job)):
                 yield Change(entry, index, job, source)
