@@ -555,6 +555,50 @@ class RecordedTests(FeedScenario):
         assert await reader.read() == []
 
 
+class TagTests(FeedScenario):
+    """Changes selected by the tags of their jobs, which a reader looks up."""
+
+    async def test_the_tags_of_jobs_can_be_looked_up(self, store: Store, crew: None) -> None:
+        tagged, other = await put(store, tags=("vip", "eu")), await put(store, tags=("eu",))
+        plain = await put(store)
+        await end(store, await claim_one(store), Move.DONE)
+        found = await store.tags([tagged, other, plain, new_job().id, "no id"])
+        assert {job_id: sorted(tags) for job_id, tags in found.items()} == {tagged: ["eu", "vip"], other: ["eu"]}
+        assert await store.tags([]) == {}
+
+    async def test_a_filter_selects_jobs_with_all_of_its_tags(self, store: Store, reader: Reader) -> None:
+        both, one = await put(store, tags=("vip", "eu", "new")), await put(store, tags=("eu",))
+        await put(store)
+        await store.halt(a_halt(ManualClock()))
+        await store.resume(BY)
+        for held in await claim(store, 3):
+            await end(store, held, Move.DONE)
+        start = reader.cursor
+        assert await named(reader, start, ("vip", "eu")) == [
+            (kind, both) for kind in ("created", "started", "completed")
+        ]
+        assert {job_id for _, job_id in await named(reader, start, ("eu",))} == {both, one}
+        assert await named(reader, start, ("nothing",)) == []
+
+    async def test_a_deletion_has_the_tags_of_its_job(self, store: Store, reader: Reader) -> None:
+        tagged, plain = await put(store, tags=("vip",)), await put(store)
+        start = reader.cursor
+        await store.change(Action.DELETE, Filter(ids=(tagged, plain)), BY)
+        assert await named(reader, start, ("vip",)) == [("created", tagged), ("deleted", tagged)]
+        found = {change.job_id: change.data.get("tags") for change in await reader.read() if change.kind == "deleted"}
+        assert found == {tagged: ["vip"], plain: None}
+
+
+async def named(reader: Reader, start: str, tags: tuple[str, ...]) -> list[tuple[str, str | None]]:
+    """Return the kinds and jobs of all changes after a cursor that have these tags."""
+    where, found, cursor = ChangeFilter(tags=tags), list[Change](), start
+    while (page := await reader.store.changes(cursor, starts=True)).entries:
+        page = await feed.with_tags(page, where, reader.store.tags)
+        found += page.changes(where)
+        cursor = str(page.cursor)
+    return shape(found)
+
+
 async def reader_of(reader: Reader, job_id: str) -> Change:
     (change,) = await reader.read(ChangeFilter(jobs=(job_id,)))
     return change
@@ -924,5 +968,5 @@ async def came(store: Store, _: ManualClock) -> None:
     await store.leave("w9")
 
 
-class FeedTests(RecordedTests, StartsTests, CursorTests, NoticeTests):
+class FeedTests(RecordedTests, TagTests, StartsTests, CursorTests, NoticeTests):
     """All that the suite asks of a change feed."""

@@ -12,7 +12,7 @@ from mainspring.stores.documents import Became, Write
 from mainspring.stores.engine.ack import Conclusion, JobState, cause_of
 from mainspring.stores.engine.change import ChangePlan, ChangeRequest
 from mainspring.stores.engine.numbers import TIMED
-from mainspring.stores.feed import IDS, LONGEST_TEXT, MAX_JOBS, ChangeKind, Data, Entry, JobRef
+from mainspring.stores.feed import IDS, LONGEST_TEXT, MAX_JOBS, ChangeKind, Data, Entry, JobRef, Tags
 from mainspring.stores.numbers import times_of
 from mainspring.stores.protocol import Action, Halt, WorkerInfo
 
@@ -32,6 +32,7 @@ COLLECTIONS = {
 }
 
 T = TypeVar("T")
+NO_TAGS: Tags = {}
 Place = tuple[str, str]
 """A queue and a task: an entry lists jobs of one place."""
 
@@ -148,8 +149,11 @@ def data_of_takeover(job: JobState, outcome: Outcome) -> Data:
     return {**about, "started_at": job.claimed_at, "timeout_at": timeout_at}
 
 
-def by_hand(planned: ChangePlan, request: ChangeRequest) -> list[Entry]:
-    """Return the entries for changes by hand, except for jobs that are cancelled at once: those end."""
+def by_hand(planned: ChangePlan, request: ChangeRequest, tags: Tags) -> list[Entry]:
+    """Return the entries for changes by hand, except for jobs that are cancelled at once: those end.
+
+    `tags` are those of jobs that are deleted: no reader can look them up later.
+    """
     told: Data = {"actor": request.by.actor, "reason": request.by.reason[:LONGEST_TEXT]}
     match request.action:
         case Action.CANCEL:
@@ -168,13 +172,14 @@ def by_hand(planned: ChangePlan, request: ChangeRequest) -> list[Entry]:
                 {**told, "fields": sorted(planned.columns.keys() - {"changed_at"}), **shown},
             )
         case Action.DELETE:
-            return of_jobs(ChangeKind.DELETED, planned.deleted, told)
+            return of_jobs(ChangeKind.DELETED, planned.deleted, told, tags)
 
 
-def of_jobs(kind: ChangeKind, jobs: Iterable[JobState], data: Data | None = None) -> list[Entry]:
+def of_jobs(kind: ChangeKind, jobs: Iterable[JobState], data: Data, tags: Tags = NO_TAGS) -> list[Entry]:
     by_place: dict[Place, list[str | JobRef]] = {}
     for job in jobs:
-        by_place.setdefault((job.queue, job.task), []).append(ref(job))
+        own = {"tags": list(tags[job.id])} if job.id in tags else None
+        by_place.setdefault((job.queue, job.task), []).append(ref(job, own))
     return entries(kind, by_place, data)
 
 
