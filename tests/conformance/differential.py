@@ -708,6 +708,7 @@ async def everything(store: Store, ids: Sequence[str]) -> dict[str, Any]:
         "jobs": jobs,
         "of jobs": {job_id: await all_about(store, job_id) for job_id in ids},
         "got": sorted(job.id for job in await store.get(list(ids))),
+        "tags": {job_id: sorted(tags) for job_id, tags in (await store.tags(list(ids))).items()},
         "number": await store.count(Filter()),
         "capped": [await store.count_up_to(Filter(tasks=("send",)), cap) for cap in (1, 1000)],
         "dead letters": [await store.dead_letters(await fingerprints(store), cap) for cap in (1, 1000)],

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from mainspring.clock import Millis
 from mainspring.ids import new_id, new_version
@@ -42,6 +42,10 @@ class Document:
     expires_at: Millis | None = None  # no method returns it from then on
 
 
+Became = Literal["created", "updated", "deleted"]
+"""What has become of the thing that a document is about. A deleted thing may leave its document for a while."""
+
+
 @dataclass(slots=True)
 class Write:
     """New contents for a document, written only if the document has the expected version.
@@ -57,6 +61,7 @@ class Write:
     version: str = field(default_factory=new_version)  # the new version
     announced: bool = False  # a previous write has woken workers for this due time, or for an earlier one
     recorded: bool = False  # the write is a change that readers of the change feed see
+    became: Became | None = None  # what the feed says about it; None: only whether it was deleted
 
 
 # -- changes with a key ---------------------------------------------------------------------------

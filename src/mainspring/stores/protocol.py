@@ -593,6 +593,9 @@ class Store(Protocol):
     async def get(self, ids: Sequence[str], *, within: Sequence[str] = ()) -> list[Job]:
         """Return the jobs with these ids that exist; with `within`, only those of these queues, see `Filter.within`."""
 
+    async def tags(self, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Return the tags of the jobs with these ids that exist and have tags."""
+
     async def find(
         self,
         where: Filter,

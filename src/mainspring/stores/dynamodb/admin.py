@@ -157,7 +157,9 @@ async def change_one(table: Table, row: Row, request: ChangeRequest, once: Seque
     found = await key_of(table, wanted[0]) if wanted else None
     holder = await live_holder(table, found)
     planned = plan(request, [job], {wanted[0]: holder} if holder else {}, table.clock.now())
-    recorded = Recorded(request, Hint(table), [*feed.ended(planned.ended), *feed.by_hand(planned, request)], once)
+    tags = {row["SK"]: row["tags"]} if row.get("tags") else {}
+    entries = [*feed.ended(planned.ended), *feed.by_hand(planned, request, tags)]
+    recorded = Recorded(request, Hint(table), entries, once)
     for _, conclusion in planned.ended:
         await cancel(table, row, conclusion, recorded, PendingInserts(table, jobs_after(planned.ended)))
     if planned.requested:

@@ -322,6 +322,10 @@ class DynamoStore:
         await self.open()
         return await read.get(self.table, ids, within)
 
+    async def tags(self, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        await self.open()
+        return await read.tags(self.table, ids)
+
     async def find(
         self,
         where: Filter,

@@ -16,12 +16,11 @@ from mainspring.stores.engine.ack import JobState
 from mainspring.stores.engine.change import ALLOWED, ChangePlan, ChangeRequest, Key, note_of, plan, wanted_keys
 from mainspring.stores.engine.ends import jobs_after
 from mainspring.stores.engine.halts import combined
-from mainspring.stores.postgres import steps, wakeups
+from mainspring.stores.postgres import read, steps, wakeups
 from mainspring.stores.postgres.acks import finish
 from mainspring.stores.postgres.halts import ALONE, current_halts
 from mainspring.stores.postgres.insertion import LIVE_HOLDER, insert_jobs
 from mainspring.stores.postgres.once import commit_once
-from mainspring.stores.postgres.read import Conditions
 from mainspring.stores.postgres.rows import FINISHED, FINISHED_STATE, LIVE, LIVE_STATE, is_id, to_state
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import Action, Changed, Halt
@@ -49,7 +48,7 @@ async def find_jobs(transaction: Transaction, request: ChangeRequest) -> list[Jo
     """
     found: list[JobState] = []
     for table, state in ((LIVE, LIVE_STATE), (FINISHED, FINISHED_STATE)):
-        conditions = Conditions(request.where, table)
+        conditions = read.Conditions(request.where, table)
         statuses = [CODES[s] for s in ALLOWED[request.action] if (CODES[s] >= COMPLETED) == (table == FINISHED)]
         conditions.add("status = ANY(?::smallint[])", statuses)
         if request.cursor is not None:
@@ -73,7 +72,8 @@ async def live_holders(transaction: Transaction, keys: Sequence[Key]) -> dict[Ke
 
 
 async def carry_out(transaction: Transaction, planned: ChangePlan, request: ChangeRequest) -> None:
-    await transaction.record([*feed.ended(planned.ended), *feed.by_hand(planned, request)])
+    tags = await read.tags(transaction, [job.id for job in planned.deleted]) if planned.deleted else {}
+    await transaction.record([*feed.ended(planned.ended), *feed.by_hand(planned, request, tags)])
     await finish(transaction, planned.ended)
     await insert_jobs(transaction, jobs_after(planned.ended))
     await update(transaction, [job.id for job in planned.updated], planned.columns)

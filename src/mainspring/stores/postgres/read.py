@@ -136,6 +136,16 @@ async def get(transaction: Transaction, ids: Sequence[str], within: Sequence[str
     return [found[job_id] for job_id in ids if job_id in found]
 
 
+TAGS = " UNION ALL ".join(
+    f"SELECT id::text, tags FROM {{s}}.{table} WHERE id = ANY(%(ids)s::uuid[]) AND tags IS NOT NULL"
+    for table in ("jobs", "archive")
+)  # one statement: a job may move from one table to the other
+
+
+async def tags(transaction: Transaction, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    return {job_id: tuple(found) for job_id, found in await transaction.rows(TAGS, ids=only_ids(ids))}
+
+
 async def jobs_of(transaction: Transaction, ids: Sequence[str], within: Sequence[str]) -> dict[str, Job]:
     found: dict[str, Job] = {}
     for table, columns in COLUMNS.items():

@@ -575,6 +575,9 @@ class PostgresStore:
     async def get(self, ids: Sequence[str], *, within: Sequence[str] = ()) -> list[Job]:
         return await self._read(lambda transaction: read.get(transaction, ids, within))
 
+    async def tags(self, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        return await self._read(lambda transaction: read.tags(transaction, ids))
+
     async def find(
         self,
         where: Filter,

@@ -17,10 +17,10 @@ from mainspring.stores.engine.change import ALLOWED, ChangePlan, ChangeRequest, 
 from mainspring.stores.engine.ends import jobs_after
 from mainspring.stores.engine.halts import combined
 from mainspring.stores.protocol import Action, Changed, Halt
+from mainspring.stores.sqlite import read
 from mainspring.stores.sqlite.acks import finish
 from mainspring.stores.sqlite.insertion import LIVE_HOLDER, LONG_PAYLOAD, insert_jobs, prepare
 from mainspring.stores.sqlite.once import commit_once
-from mainspring.stores.sqlite.read import Conditions
 from mainspring.stores.sqlite.rows import FINISHED, FINISHED_STATE, LIVE, LIVE_STATE, to_state
 from mainspring.stores.sqlite.steps import forget_steps
 from mainspring.stores.sqlite.transaction import Transaction
@@ -49,7 +49,7 @@ def find_jobs(transaction: Transaction, request: ChangeRequest) -> list[JobState
     """Return the matching jobs, oldest first, up to one more than the limit: that one shows that a page follows."""
     found: list[JobState] = []
     for table, state in ((LIVE, LIVE_STATE), (FINISHED, FINISHED_STATE)):
-        conditions = Conditions(request.where, table)
+        conditions = read.Conditions(request.where, table)
         statuses = [CODES[s] for s in ALLOWED[request.action] if (CODES[s] >= COMPLETED) == (table == FINISHED)]
         if conditions.impossible or not statuses:
             continue
@@ -71,7 +71,8 @@ def live_holders(transaction: Transaction, keys: Sequence[Key]) -> dict[Key, str
 
 
 def carry_out(transaction: Transaction, planned: ChangePlan, request: ChangeRequest) -> None:
-    transaction.record([*feed.ended(planned.ended), *feed.by_hand(planned, request)])
+    tags = read.tags(transaction.connection, [job.id for job in planned.deleted]) if planned.deleted else {}
+    transaction.record([*feed.ended(planned.ended), *feed.by_hand(planned, request, tags)])
     finish(transaction, planned.ended)
     insert_jobs(transaction, prepare(jobs_after(planned.ended)))
     update(transaction, [job.id for job in planned.updated], planned.columns)

@@ -232,6 +232,9 @@ class SqlStore(ABC):
     async def get(self, ids: Sequence[str], *, within: Sequence[str] = ()) -> list[Job]:
         return await self._read(read.get, ids, within)
 
+    async def tags(self, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        return await self._read(read.tags, ids)
+
     async def find(
         self,
         where: Filter,
