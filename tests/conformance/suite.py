@@ -35,6 +35,7 @@ from tests.conformance.once import OnceTests
 from tests.conformance.read import ReadTests
 from tests.conformance.remote_workers import RemoteWorkerTests
 from tests.conformance.retention import RetentionTests
+from tests.conformance.revisions import RevisionTests
 from tests.conformance.sorting import SortingTests
 from tests.conformance.takeover import TakeoverTests
 from tests.conformance.transfer import TransferTests
@@ -56,6 +57,7 @@ class StoreConformance(
     WorkerTests,
     ReadTests,
     SortingTests,
+    RevisionTests,
     AdminTests,
     HaltTests,
     RetentionTests,
