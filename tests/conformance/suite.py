@@ -27,6 +27,7 @@ from tests.conformance.documents import DocumentTests
 from tests.conformance.ends import EndTests
 from tests.conformance.failures import FailureTests
 from tests.conformance.feed import FeedTests
+from tests.conformance.first_steps import FirstStepTests
 from tests.conformance.halts import HaltTests
 from tests.conformance.heartbeats import HeartbeatTests
 from tests.conformance.insertion import InsertionTests
@@ -58,6 +59,7 @@ class StoreConformance(
     ReadTests,
     SortingTests,
     RevisionTests,
+    FirstStepTests,
     AdminTests,
     HaltTests,
     RetentionTests,
