@@ -27,6 +27,7 @@ from tests.conformance.documents import DocumentTests
 from tests.conformance.ends import EndTests
 from tests.conformance.failures import FailureTests
 from tests.conformance.feed import FeedTests
+from tests.conformance.first_steps import FirstStepTests
 from tests.conformance.halts import HaltTests
 from tests.conformance.heartbeats import HeartbeatTests
 from tests.conformance.insertion import InsertionTests
@@ -35,6 +36,7 @@ from tests.conformance.once import OnceTests
 from tests.conformance.read import ReadTests
 from tests.conformance.remote_workers import RemoteWorkerTests
 from tests.conformance.retention import RetentionTests
+from tests.conformance.revisions import RevisionTests
 from tests.conformance.sorting import SortingTests
 from tests.conformance.takeover import TakeoverTests
 from tests.conformance.transfer import TransferTests
@@ -56,6 +58,8 @@ class StoreConformance(
     WorkerTests,
     ReadTests,
     SortingTests,
+    RevisionTests,
+    FirstStepTests,
     AdminTests,
     HaltTests,
     RetentionTests,

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 from mainspring.clock import Millis
 from mainspring.ids import new_id, new_version
-from mainspring.job import Inserted, NewJob
+from mainspring.job import Inserted, NewJob, Step
 from mainspring.names import check_searched
 
 ABSENT = ""
@@ -131,6 +131,7 @@ class Bundle:
     note: Note | None = None
     spread: bool = False  # wake workers (Wake.STATE): they cache these documents, and must read them again at once
     once: Write | None = None  # see `current_once`; None: that of the note
+    steps: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)  # of new jobs: those that are recorded already
 
     def __post_init__(self) -> None:
         if self.once is None and self.note is not None:

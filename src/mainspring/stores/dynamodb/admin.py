@@ -75,11 +75,17 @@ class Effect:
     changed: list[str] = field(default_factory=list)
     requested: list[str] = field(default_factory=list)
     conflicts: dict[str, str] = field(default_factory=dict)
+    stale: list[str] = field(default_factory=list)
 
     def add(self, planned: ChangePlan) -> None:
         self.changed += planned.changed
         self.requested += planned.requested
         self.conflicts |= planned.conflicts
+        self.stale += planned.stale
+
+    def answer(self, cursor: str | None) -> Changed:
+        changed, requested = tuple(sorted(self.changed)), tuple(sorted(self.requested))
+        return Changed(changed, requested, self.conflicts, tuple(sorted(self.stale)), cursor)
 
 
 async def change(table: Table, request: ChangeRequest) -> Changed:
@@ -94,8 +100,7 @@ async def change(table: Table, request: ChangeRequest) -> Changed:
     cursor = jobs[-1]["SK"] if len(found) > request.limit else None
     if request.dry_run:
         return (await try_out(table, jobs, request)).answer(cursor)
-    effect = await carry_out(table, jobs, request)
-    return Changed(tuple(sorted(effect.changed)), tuple(sorted(effect.requested)), effect.conflicts, cursor)
+    return (await carry_out(table, jobs, request)).answer(cursor)
 
 
 async def try_out(table: Table, rows: Sequence[Row], request: ChangeRequest) -> ChangePlan:
@@ -163,11 +168,11 @@ async def change_one(table: Table, row: Row, request: ChangeRequest, once: Seque
     for _, conclusion in planned.ended:
         await cancel(table, row, conclusion, recorded, PendingInserts(table, jobs_after(planned.ended)))
     if planned.requested:
-        await ask_to_stop(table, row, planned.columns, recorded)
+        await ask_to_stop(table, row, planned.columns_of(job), recorded)
     elif planned.updated:
-        await change_live(table, row, planned.columns, recorded)
+        await change_live(table, row, planned.columns_of(job), recorded)
     elif planned.restored:
-        await restore(table, row, planned.columns, found, recorded)
+        await restore(table, row, planned.columns_of(job), found, recorded)
     elif planned.deleted:
         await remove(table, row, recorded)
     for before, after in planned.moves():
@@ -198,7 +203,12 @@ def unchanged(row: Row) -> list[Condition]:
     ]
     place = [equals("place", row["place"]), equals("rank", row["rank"])] if "place" in row else [absent("place")]
     marks = [exists(name) if name in row else absent(name) for name in ("awaited", "steps")]
-    return same + place + marks
+    return [*same, *place, *marks, same_time(row)]
+
+
+def same_time(row: Row) -> Condition:
+    """Return a condition that fails after any change by hand, and after a report of progress."""
+    return equals("changed_at", row["changed_at"]) if "changed_at" in row else absent("changed_at")
 
 
 def line(table: Table, row: Row, request: ChangeRequest) -> list[Write]:
@@ -255,6 +265,8 @@ async def write(table: Table, row: Row, changes: Mapping[str, Any], recorded: Re
 async def ask_to_stop(table: Table, row: Row, columns: Mapping[str, Any], recorded: Recorded) -> None:
     """Ask a running job to stop: its worker is notified and ends it."""
     same = [equals("status", row["status"]), equals("token", row["token"])]
+    if recorded.request.expect is not None:
+        same.append(same_time(row))
     change = recorded.update(table, row, to_attributes(columns), same)
     lines = line(table, row, recorded.request)
     await table.transact(change, *lines, *recorded.once, *recorded.hint.actions())

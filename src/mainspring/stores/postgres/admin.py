@@ -76,8 +76,10 @@ async def carry_out(transaction: Transaction, planned: ChangePlan, request: Chan
     await transaction.record([*feed.ended(planned.ended), *feed.by_hand(planned, request, tags)])
     await finish(transaction, planned.ended)
     await insert_jobs(transaction, jobs_after(planned.ended))
-    await update(transaction, [job.id for job in planned.updated], planned.columns)
-    await restore(transaction, [job.id for job in planned.restored], planned.columns)
+    for ids, columns in planned.grouped(planned.updated):
+        await update(transaction, ids, columns)
+    for ids, columns in planned.grouped(planned.restored):
+        await restore(transaction, ids, columns)
     await delete(transaction, planned.deleted)
     if request.action is Action.RETRY and request.edit is not None and request.edit.from_step is not None:
         await steps.forget(transaction, planned.changed, request.edit.from_step)
@@ -89,16 +91,13 @@ async def carry_out(transaction: Transaction, planned: ChangePlan, request: Chan
 
 async def update(transaction: Transaction, ids: Sequence[str], columns: Mapping[str, Any]) -> None:
     """Give live jobs new values."""
-    if ids and columns:
-        assignments = ", ".join(f"{name} = %({name})s" for name in columns)
-        statement = f"UPDATE {{s}}.jobs SET {assignments} WHERE id = ANY(%(ids)s::uuid[])"
-        await transaction.do(statement, **to_columns(columns), ids=list(ids))
+    assignments = ", ".join(f"{name} = %({name})s" for name in columns)
+    statement = f"UPDATE {{s}}.jobs SET {assignments} WHERE id = ANY(%(ids)s::uuid[])"
+    await transaction.do(statement, **to_columns(columns), ids=list(ids))
 
 
 async def restore(transaction: Transaction, ids: Sequence[str], columns: Mapping[str, Any]) -> None:
     """Move finished jobs back to the live table: as they were enqueued, with their token and these values."""
-    if not ids:
-        return
     kept = ", ".join(name for name in declared.RESTORED if name not in columns)
     values = ", ".join(f"%({name})s::{declared.LIVE[name]}" for name in columns)
     statement = f"""WITH gone AS (DELETE FROM {{s}}.archive WHERE id = ANY(%(ids)s::uuid[]) RETURNING *)

@@ -22,7 +22,7 @@ from mainspring.stores.documents import (
     last_writes,
 )
 from mainspring.stores.engine import feed
-from mainspring.stores.postgres import arrays, insertion
+from mainspring.stores.postgres import arrays, insertion, steps
 from mainspring.stores.postgres.admin import write_entry
 from mainspring.stores.postgres.once import commit_once
 from mainspring.stores.postgres.transaction import Transaction
@@ -92,6 +92,8 @@ async def write(transaction: Transaction, bundles: Sequence[Bundle]) -> list[lis
         if bundle.note is not None:
             await write_entry(transaction, bundle.note)
         await commit_once(transaction, bundle.once)
+        if bundle.steps:
+            await steps.put_first(transaction, bundle.steps)
     if puts and comes_soon(puts, await transaction.value("SELECT {now}")):
         transaction.documents = True
     transaction.state_changed |= any(bundle.spread for bundle in taken)

@@ -14,7 +14,7 @@ from mainspring.job import Attempt, Counts, Job, Move, Priority, Status, Timelin
 from mainspring.queue_patterns import is_pattern
 from mainspring.stores.columns import as_object
 from mainspring.stores.postgres import steps
-from mainspring.stores.postgres.rows import COLUMNS, FINISHED, LIVE, is_id, only_ids, to_job
+from mainspring.stores.postgres.rows import COLUMNS, FINISHED, LIVE, UPDATED_AT, is_id, only_ids, to_job
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import DUE_CAP, DUE_LOOK, AuditEntry, AuditFilter, AuditSpot, Filter, Stats, WorkerInfo
 from mainspring.stores.tables import (
@@ -32,7 +32,6 @@ from mainspring.stores.workers import from_data
 
 NUMBER = re.compile(r"\s*[+-]?\d+\s*")  # a part of a path that PostgreSQL also takes for an array index
 
-UPDATED_AT = "greatest(created_at, claimed_at, changed_at)"
 
 # -- filters --------------------------------------------------------------------------------------
 

@@ -716,9 +716,10 @@ class PostgresStore:
         limit: int = 1000,
         cursor: str | None = None,
         dry_run: bool = False,
+        expect: str | None = None,
     ) -> Changed:
         check_page(limit, cursor)
-        request = ChangeRequest(action, where, by, edit, limit, cursor, dry_run)
+        request = ChangeRequest(action, where, by, edit, limit, cursor, dry_run, expect)
         return await self._run(lambda transaction: admin.change(transaction, request))
 
     async def halt(self, halt: Halt) -> Halt:

@@ -75,8 +75,10 @@ def carry_out(transaction: Transaction, planned: ChangePlan, request: ChangeRequ
     transaction.record([*feed.ended(planned.ended), *feed.by_hand(planned, request, tags)])
     finish(transaction, planned.ended)
     insert_jobs(transaction, prepare(jobs_after(planned.ended)))
-    update(transaction, [job.id for job in planned.updated], planned.columns)
-    restore(transaction, [job.id for job in planned.restored], planned.columns)
+    for ids, columns in planned.grouped(planned.updated):
+        update(transaction, ids, columns)
+    for ids, columns in planned.grouped(planned.restored):
+        restore(transaction, ids, columns)
     delete(transaction, planned.deleted)
     if request.action is Action.RETRY and request.edit is not None and request.edit.from_step is not None:
         forget_steps(transaction, planned.changed, request.edit.from_step)
@@ -88,8 +90,6 @@ def carry_out(transaction: Transaction, planned: ChangePlan, request: ChangeRequ
 
 def update(transaction: Transaction, ids: Sequence[str], columns: Mapping[str, Any]) -> None:
     """Give live jobs new values."""
-    if not ids or not columns:
-        return
     values = to_columns(columns)
     if "payload" in columns:
         values["payload"] = replace_payloads(transaction, ids, columns["payload"])
@@ -113,8 +113,6 @@ def replace_payloads(transaction: Transaction, ids: Sequence[str], payload: str)
 
 def restore(transaction: Transaction, ids: Sequence[str], columns: Mapping[str, Any]) -> None:
     """Move finished jobs back to the live table: as they were enqueued, with their token and these values."""
-    if not ids:
-        return
     values = to_columns(columns)
     kept = ", ".join(name for name in RESTORED if name not in values)
     statement = f"""INSERT INTO mainspring_jobs ({kept}, {", ".join(values)})

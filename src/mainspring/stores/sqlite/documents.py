@@ -26,6 +26,7 @@ from mainspring.stores.engine import feed
 from mainspring.stores.sqlite import insertion
 from mainspring.stores.sqlite.admin import write_entry
 from mainspring.stores.sqlite.once import commit_once
+from mainspring.stores.sqlite.steps import put_first_steps
 from mainspring.stores.sqlite.transaction import Transaction, in_values
 from mainspring.stores.tables import NEVER, none_if_never, or_never
 
@@ -97,6 +98,8 @@ def write(transaction: Transaction, new: list[PreparedBundle]) -> list[list[Inse
             write_entry(transaction, bundle.note)
         if bundle.once is not None:
             commit_once(transaction, bundle.once)
+        if bundle.steps:
+            put_first_steps(transaction, bundle.steps)
     if comes_soon(writes, transaction.now):
         transaction.documents = True
     transaction.state_changed |= any(prepared.bundle.spread for prepared in taken)

@@ -25,7 +25,16 @@ from mainspring.stores.protocol import (
     WorkerInfo,
 )
 from mainspring.stores.sqlite.claims import ASIDE, PRIORITIES, SET_ASIDE, SUSPECT, SUSPECTS, WAITING
-from mainspring.stores.sqlite.rows import COLUMNS, FINISHED, KEPT_A_WEEK, KEPT_OTHERWISE, LIVE, read_tags, to_job
+from mainspring.stores.sqlite.rows import (
+    COLUMNS,
+    FINISHED,
+    KEPT_A_WEEK,
+    KEPT_OTHERWISE,
+    LIVE,
+    UPDATED_AT,
+    read_tags,
+    to_job,
+)
 from mainspring.stores.sqlite.steps import steps
 from mainspring.stores.sqlite.transaction import HALTS, to_halt
 from mainspring.stores.tables import (
@@ -151,7 +160,6 @@ def within_terms(patterns: Sequence[str]) -> tuple[str, *tuple[str, ...]]:
 # The condition of an index, which SQLite does not derive. It holds for every row that is read: `likelihood` keeps the
 # planner from choosing it as the range to scan.
 IN_FAILED = f"likelihood(status > {COMPLETED}, 1.0)"
-UPDATED_AT = "max(created_at, claimed_at, changed_at)"
 IS_TAGGED = "id IN (SELECT job_id FROM mainspring_tags WHERE tag = ?)"
 HAS_TAG = "EXISTS (SELECT 1 FROM mainspring_tags WHERE tag = ? AND job_id = {table}.id)"
 BODY = """(SELECT CASE WHEN json_valid(body) THEN body ELSE '{{}}' END FROM (SELECT
