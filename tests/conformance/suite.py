@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from tests.conformance.acks import AckTests
 from tests.conformance.admin import AdminTests
+from tests.conformance.affected import AffectedTests
 from tests.conformance.bounds import BoundTests
 from tests.conformance.claims import ClaimTests
 from tests.conformance.documents import DocumentTests
@@ -57,6 +58,7 @@ class StoreConformance(
     ReadTests,
     SortingTests,
     AdminTests,
+    AffectedTests,
     HaltTests,
     RetentionTests,
     NumbersTests,
