@@ -15,6 +15,7 @@ from starlette.requests import Request
 from mainspring.bulk.api import Bulk
 from mainspring.errors import ConfigurationError
 from mainspring.features.batches.api import Batches
+from mainspring.features.schedules.api import Schedules
 from mainspring.job import NewJob
 from mainspring.jobs import Jobs
 from mainspring.projects import in_project, moved, pattern, project_of, queue_in
@@ -34,6 +35,14 @@ def jobs_of(request: Request) -> Jobs:
 def bulk_of(request: Request) -> Bulk:
     within = caller_of(request).within
     return app_of(request).bulk.within(*within) if within else app_of(request).bulk
+
+
+def schedules_of(request: Request) -> Schedules:
+    """Return the schedules that the caller may see; raise Problem for a token of some queues."""
+    caller, schedules = caller_of(request), app_of(request).schedules
+    if not caller.within:
+        return schedules
+    return schedules.in_project(project_for(caller, "schedules belong to all queues of a project"))
 
 
 def batches_of(request: Request) -> Batches:
@@ -112,12 +121,15 @@ def signal_key_for(caller: Caller, key: str) -> str:
     """
     if not caller.within:
         return key
+    return in_project(project_for(caller, "a signal may reach jobs of other queues"), key)
+
+
+def project_for(caller: Caller, why: str) -> str:
+    """Return the caller's project; raise Problem for a token of some queues."""
     if caller.project is None or caller.within != (pattern(caller.project),):
-        msg = (
-            f"the token {caller.name!r} is for {', '.join(caller.within)}, and a signal may reach jobs of other queues"
-        )
+        msg = f"the token {caller.name!r} is for {', '.join(caller.within)}, and {why}"
         raise Problem("forbidden", msg)
-    return in_project(caller.project, key)
+    return caller.project
 
 
 # -- workers --------------------------------------------------------------------------------------

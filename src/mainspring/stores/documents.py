@@ -145,6 +145,7 @@ class Listing:
     after: tuple[str, str] | None = None  # the last (group, id) seen
     limit: int = 100
     backwards: bool = False
+    prefix: str = ""  # with a group: only ids that begin with it
 
 
 @dataclass(frozen=True, slots=True)
