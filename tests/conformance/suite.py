@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from tests.conformance.acks import AckTests
 from tests.conformance.admin import AdminTests
+from tests.conformance.affected import AffectedTests
 from tests.conformance.bounds import BoundTests
 from tests.conformance.claims import ClaimTests
 from tests.conformance.documents import DocumentTests
@@ -61,6 +62,7 @@ class StoreConformance(
     RevisionTests,
     FirstStepTests,
     AdminTests,
+    AffectedTests,
     HaltTests,
     RetentionTests,
     NumbersTests,

@@ -19,9 +19,10 @@ from mainspring import Mainspring, Retry, Status
 from mainspring.service import ServiceSettings, orders
 from mainspring.service.program import Service
 from mainspring.stores.documents import Key
-from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.sqlite import MemoryStore, SqliteStore
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import by_silence
+from tests.service.conftest import define
 from tests.service.serving import SOON, Client, serving
 
 WORKERS = Path(__file__).parents[2] / "examples" / "workers"
@@ -188,6 +189,22 @@ async def test_an_order_ends_a_claim_that_waits(
     answer = await waiting
     assert (answer["jobs"], answer["pulse"]["order"]) == ([], order)
     assert (await app.jobs.get(job_id)).status is Status.PENDING
+
+
+async def test_an_order_holds_as_long_as_the_worker_is_heard_of() -> None:
+    """A process that was killed did not leave. Another one of its name takes jobs."""
+    clock = ManualClock()
+    app = Mainspring(MemoryStore(clock=clock))
+    define(app)
+    async with app, serving(app) as client:
+        await enqueued(client)
+        await client.post("/v1/workers/far:quiet")
+        for _ in range(5):
+            clock.advance(2 * app.store.lease)
+            assert (await claimed(client))["pulse"]["order"] == "quiet"
+        clock.advance(3 * app.store.lease)
+        answer = await claimed(client)
+        assert (len(answer["jobs"]), answer["pulse"]["order"]) == (1, None)
 
 
 async def test_an_order_ends_when_the_worker_leaves(client: Client) -> None:

@@ -101,6 +101,7 @@ class By:
     reason: str = ""
     operation: str = field(default_factory=new_id)  # all pages of one operation share one audit entry
     audited: bool = True  # False: not made by a person (an enqueue replaces the pending job); leaves no entry
+    list_for: Millis | None = None  # list the changed jobs, and keep the list for so long, see affected.py
     once: Write | None = field(default=None, compare=False, repr=False)  # see `current_once`; None: the context's
 
     def __post_init__(self) -> None:
@@ -150,6 +151,7 @@ class Listing:
     after: tuple[str, str] | None = None  # the last (group, id) seen
     limit: int = 100
     backwards: bool = False
+    prefix: str = ""  # with a group: only ids that begin with it
 
 
 @dataclass(frozen=True, slots=True)

@@ -695,7 +695,8 @@ class Store(Protocol):
 
         An operation changes a job once: a page that is repeated, because a process died, skips the jobs that the same
         action of `by.operation` has changed, whatever became of them since. With `by.audited` False, the change appears
-        neither in the audit log nor in the timelines of the jobs, and a repeated page does not skip jobs.
+        neither in the audit log nor in the timelines of the jobs, and a repeated page does not skip jobs. With
+        `by.list_for`, the ids of the changed jobs are written in the same commit as their changes, see affected.py.
 
         With `expect`, a job is changed only if that is its `revision` at the moment of the change. The answer names the
         others as `stale`. Of two changes that expect the same revision, one takes effect.

@@ -9,11 +9,13 @@ from typing import Any
 
 from mainspring.clock import Millis
 from mainspring.ids import new_id
+from mainspring.stores.affected import listed
 from mainspring.stores.audit import note_of_halt, note_of_resume
 from mainspring.stores.documents import By, Note
 from mainspring.stores.dynamodb import halts, steps, wakeups
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of
+from mainspring.stores.dynamodb.document_items import register_collections, to_action
 from mainspring.stores.dynamodb.insertion import (
     KEPT_ATTRIBUTES,
     PendingInserts,
@@ -164,7 +166,8 @@ async def change_one(table: Table, row: Row, request: ChangeRequest, once: Seque
     planned = plan(request, [job], {wanted[0]: holder} if holder else {}, table.clock.now())
     tags = {row["SK"]: row["tags"]} if row.get("tags") else {}
     entries = [*feed.ended(planned.ended), *feed.by_hand(planned, request, tags)]
-    recorded = Recorded(request, Hint(table), entries, once)
+    documents = [*once, *await listed_actions(table, planned, request)]
+    recorded = Recorded(request, Hint(table), entries, documents)
     for _, conclusion in planned.ended:
         await cancel(table, row, conclusion, recorded, PendingInserts(table, jobs_after(planned.ended)))
     if planned.requested:
@@ -179,6 +182,14 @@ async def change_one(table: Table, row: Row, request: ChangeRequest, once: Seque
         count_move(table, row, before, after)
     table.local_workers.wake(planned.woken)
     return planned
+
+
+async def listed_actions(table: Table, planned: ChangePlan, request: ChangeRequest) -> list[Write]:
+    """Return the writes that add a job to the list of its operation, for the transaction that changes it."""
+    now = table.clock.now()
+    writes = listed(request.by, [*planned.changed, *planned.requested], now)
+    await register_collections(table, {write.key.collection for write in writes})
+    return [to_action(write, now) for write in writes]
 
 
 async def key_of(table: Table, name: Key) -> Row | None:
@@ -245,7 +256,7 @@ class Recorded:
     request: ChangeRequest
     hint: Hint
     entries: Sequence[Entry]
-    once: Sequence[Write] = ()  # the document of the request's key
+    documents: Sequence[Write] = ()  # that of the request's key, and the list of the changed jobs
 
     def update(self, table: Table, row: Row, changes: Mapping[str, Any], only_if: Sequence[Condition]) -> Write:
         lines = self.hint.journal(row["SK"], self.entries)
@@ -256,7 +267,7 @@ class Recorded:
 async def write(table: Table, row: Row, changes: Mapping[str, Any], recorded: Recorded, *more: Write) -> None:
     change = recorded.update(table, row, changes, unchanged(row))
     lines = line(table, row, recorded.request)
-    await table.transact(change, *more, *lines, *recorded.once, *recorded.hint.actions())
+    await table.transact(change, *more, *lines, *recorded.documents, *recorded.hint.actions())
 
 
 # -- cancel ---------------------------------------------------------------------------------------------
@@ -269,7 +280,7 @@ async def ask_to_stop(table: Table, row: Row, columns: Mapping[str, Any], record
         same.append(same_time(row))
     change = recorded.update(table, row, to_attributes(columns), same)
     lines = line(table, row, recorded.request)
-    await table.transact(change, *lines, *recorded.once, *recorded.hint.actions())
+    await table.transact(change, *lines, *recorded.documents, *recorded.hint.actions())
     table.local_workers.warn(row.get("locked_by", ""))
 
 
@@ -367,7 +378,7 @@ async def remove(table: Table, row: Row, recorded: Recorded) -> None:
     same_journal = [has_size(JOURNAL, len(journal))] if journal else [absent(JOURNAL)] if hint.is_on else []
     gone = delete(table.job_key(row["SK"]), [*unchanged(row), *same_journal])
     left = [*left_by(wakeup, steps.note(row, table.clock.now())), *await free_key(table, row)]
-    left += [*recorded.once, *hint.actions()]
+    left += [*recorded.documents, *hint.actions()]
     if left:
         await table.transact(("Delete", gone), *left)
     else:

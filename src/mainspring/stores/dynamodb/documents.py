@@ -196,7 +196,7 @@ async def documents(table: Table, keys: Sequence[Key]) -> list[Document]:
 async def browse(table: Table, listing: Listing) -> list[Document]:
     bounds = []
     if listing.group is not None:
-        bounds = [Condition("begins_with({name}, {value})", "SK", f"{listing.group}{SEPARATOR}")]
+        bounds = [Condition("begins_with({name}, {value})", "SK", f"{listing.group}{SEPARATOR}{listing.prefix}")]
     pages = table.query(
         equals("PK", partition(listing.collection)),
         *bounds,

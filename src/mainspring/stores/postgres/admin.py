@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mainspring.clock import to_millis
+from mainspring.clock import Millis, to_millis
 from mainspring.stores import columns as declared
+from mainspring.stores.affected import listed
 from mainspring.stores.audit import note_of_halt, note_of_resume
 from mainspring.stores.documents import By, Note
 from mainspring.stores.engine import feed
@@ -20,7 +21,7 @@ from mainspring.stores.postgres import read, steps, wakeups
 from mainspring.stores.postgres.acks import finish
 from mainspring.stores.postgres.halts import ALONE, current_halts
 from mainspring.stores.postgres.insertion import LIVE_HOLDER, insert_jobs
-from mainspring.stores.postgres.once import commit_once
+from mainspring.stores.postgres.once import commit_once, put_document
 from mainspring.stores.postgres.rows import FINISHED, FINISHED_STATE, LIVE, LIVE_STATE, is_id, to_state
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import Action, Changed, Halt
@@ -37,7 +38,7 @@ async def change(transaction: Transaction, request: ChangeRequest) -> Changed:
     now = jobs[0].ref if jobs else 0
     planned = plan(request, jobs, await live_holders(transaction, wanted_keys(request, jobs)), now)
     if not request.dry_run:
-        await carry_out(transaction, planned, request)
+        await carry_out(transaction, planned, request, now)
     return planned.answer(jobs[-1].id if len(found) > request.limit else None)
 
 
@@ -71,7 +72,7 @@ async def live_holders(transaction: Transaction, keys: Sequence[Key]) -> dict[Ke
     return {key: holder for key, holder in found if holder is not None}
 
 
-async def carry_out(transaction: Transaction, planned: ChangePlan, request: ChangeRequest) -> None:
+async def carry_out(transaction: Transaction, planned: ChangePlan, request: ChangeRequest, now: Millis) -> None:
     tags = await read.tags(transaction, [job.id for job in planned.deleted]) if planned.deleted else {}
     await transaction.record([*feed.ended(planned.ended), *feed.by_hand(planned, request, tags)])
     await finish(transaction, planned.ended)
@@ -86,7 +87,7 @@ async def carry_out(transaction: Transaction, planned: ChangePlan, request: Chan
     count_moves(transaction, planned.moves())
     transaction.woken |= planned.woken
     transaction.cancellations = transaction.cancellations or bool(planned.requested)
-    await write_audit(transaction, request, planned.changed + planned.requested)
+    await write_audit(transaction, request, planned.changed + planned.requested, now)
 
 
 async def update(transaction: Transaction, ids: Sequence[str], columns: Mapping[str, Any]) -> None:
@@ -201,11 +202,13 @@ ON CONFLICT DO NOTHING
 """
 
 
-async def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[str]) -> None:
+async def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[str], now: Millis) -> None:
     if not ids or not request.by.audited:
         return
     await write_entry(transaction, note_of(request), len(ids))
     await commit_once(transaction, request.by.once)
+    for write in listed(request.by, ids, now):
+        await put_document(transaction, write)
     if request.action is not Action.DELETE:
         await transaction.do(PUT_JOBS, operation=request.by.operation, action=str(request.action), ids=list(ids))
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from mainspring.clock import Millis, to_datetime, to_millis
+from mainspring.stores.affected import listed
 from mainspring.stores.audit import note_of_halt, note_of_resume
 from mainspring.stores.columns import RESTORED
 from mainspring.stores.documents import By, Note
@@ -20,7 +21,7 @@ from mainspring.stores.protocol import Action, Changed, Halt
 from mainspring.stores.sqlite import read
 from mainspring.stores.sqlite.acks import finish
 from mainspring.stores.sqlite.insertion import LIVE_HOLDER, LONG_PAYLOAD, insert_jobs, prepare
-from mainspring.stores.sqlite.once import commit_once
+from mainspring.stores.sqlite.once import commit_once, put_document
 from mainspring.stores.sqlite.rows import FINISHED, FINISHED_STATE, LIVE, LIVE_STATE, to_state
 from mainspring.stores.sqlite.steps import forget_steps
 from mainspring.stores.sqlite.transaction import Transaction
@@ -238,6 +239,8 @@ def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[
         return
     write_entry(transaction, note_of(request), len(ids))
     commit_once(transaction, request.by.once)
+    for write in listed(request.by, ids, transaction.now):
+        put_document(transaction, write)
     if request.action is not Action.DELETE:
         transaction.execute(PUT_JOBS, (request.by.operation, request.action, json.dumps(ids)))
 

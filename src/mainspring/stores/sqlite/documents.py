@@ -54,6 +54,7 @@ BROWSE = f"""
 SELECT {COLUMNS} FROM mainspring_documents WHERE collection = :collection {{within}} {{after}} AND expires_at > :now
 ORDER BY {{order}} LIMIT :limit
 """
+BEGINNING = "AND id >= :prefix AND id < :prefix || char(1114111)"  # no text begins with the last code point
 DUE = f"""
 SELECT {COLUMNS} FROM mainspring_documents INDEXED BY mainspring_documents_due
 WHERE collection = ? AND due_at <= ? AND due_at < {NEVER} AND expires_at > ? ORDER BY due_at LIMIT ?
@@ -156,7 +157,7 @@ def browse(connection: sqlite3.Connection, listing: Listing, now: Millis) -> lis
     sign, direction = ("<", "DESC") if listing.backwards else (">", "ASC")
     name, seen = ("(grp, id)", "(:grp_seen, :id_seen)") if listing.group is None else ("id", ":id_seen")
     statement = BROWSE.format(
-        within="" if listing.group is None else "AND grp = :grp",
+        within="" if listing.group is None else f"AND grp = :grp {BEGINNING if listing.prefix else ''}",
         after="" if listing.after is None else f"AND {name} {sign} {seen}",
         order=f"grp {direction}, id {direction}",
     )
@@ -164,6 +165,7 @@ def browse(connection: sqlite3.Connection, listing: Listing, now: Millis) -> lis
     given = {
         "collection": listing.collection,
         "grp": listing.group,
+        "prefix": listing.prefix,
         "grp_seen": grp_seen,
         "id_seen": id_seen,
         "now": now,
