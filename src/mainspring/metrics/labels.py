@@ -69,14 +69,14 @@ def capped(numbers: Mapping[str, N], cap: int, merge: Callable[[Sequence[N]], fl
     return found
 
 
-def capped_places(numbers: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], float]:
+def capped_places(numbers: Mapping[tuple[str, str], int]) -> dict[tuple[str, ...], float]:
     """Return the numbers of pairs of queue and task, of which the first ones in alphabetical order are shown."""
     queues = set(sorted({queue for queue, _ in numbers})[:MAX_QUEUES])
     tasks = set(sorted({task for _, task in numbers})[:MAX_TASKS])
     shown: Counter[tuple[str, str]] = Counter()
     for (queue, task), number in numbers.items():
         shown[queue if queue in queues else OTHER, task if task in tasks else OTHER] += number
-    found: dict[tuple[str, str], float] = {place: shown[place] for place in sorted(shown)[:MAX_PLACES]}
+    found: dict[tuple[str, ...], float] = {place: shown[place] for place in sorted(shown)[:MAX_PLACES]}
     if rest := sum(number for place, number in shown.items() if place not in found):
         found[OTHER, OTHER] = found.get((OTHER, OTHER), 0) + rest
     return found
