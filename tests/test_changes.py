@@ -77,6 +77,16 @@ async def are_starts_recorded(store: Store) -> bool:
     return [change.kind for change in found] == ["created", "started"]
 
 
+async def test_a_stream_can_follow_jobs_with_some_tags(app: Mainspring) -> None:
+    stream = app.changes(where=ChangeFilter(tags=("vip", "eu")))
+    await stream.begin()
+    follower = aiter(stream)
+    for tags in ((), ("vip",), ("other", "eu", "vip"), ("eu",), ("vip", "eu")):
+        job_id = await put(app.store, tags=tags)
+        if {"vip", "eu"} <= set(tags):
+            assert (await asyncio.wait_for(anext(follower), 5)).job_id == job_id
+
+
 async def test_a_stream_resumes_after_a_cursor(app: Mainspring) -> None:
     start = await app.changes().begin()
     jobs = await put_many(app.store, 5)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.fingerprint import LENGTH, fingerprint, place_of, template_of
+from mainspring.fingerprint import LENGTH, LONGEST_TEMPLATE, fingerprint, place_of, template_of
 
 SAME: list[tuple[str, str]] = [
     ("there is no order 7", "there is no order 12345"),
@@ -200,3 +200,12 @@ def test_the_first_error_of_a_group_decides() -> None:
             group.create_task(child())
 
     assert place_of(raised_by(lambda: asyncio.run(parent()))).endswith("child")
+
+
+LONG_WORDS = [*"a4é'(“«„ ", "f0", "Zz9+", "a.b-", "a/b", "/a", "a@", "0x", "1.", "1,", "12:", "a_1", "<a> "]
+
+
+@pytest.mark.parametrize("unit", LONG_WORDS)
+def test_a_message_of_one_long_word_is_read_in_one_pass(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.fingerprint.LONGEST_READ", 200_000)  # a pass for each character would not end
+    assert len(template_of(unit * (200_000 // len(unit)))) <= LONGEST_TEMPLATE

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mainspring import ConfigurationError, Mainspring, Numbers
 from mainspring.clock import Millis, to_millis
 from mainspring.numbers import Histogram, Plan, oldest_kept, plan, series_of
-from mainspring.stores.numbers import BOUNDS, BUCKETS, DAY, HOUR, MINUTE, Figure, Measure, Period, times_of
+from mainspring.stores.numbers import BOUNDS, BUCKETS, DAY, HOUR, MINUTE, Figure, Measure, Period, slot, times_of
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing.clock import ManualClock
 
@@ -73,7 +73,7 @@ def test_an_old_day_of_a_half_hour_zone_begins_with_the_next_hour() -> None:
     wanted = chosen(since, Period.DAY, KOLKATA, until)
     assert {span.period for span in wanted.spans} == {Period.HOUR}
     hours = [hour for span in wanted.spans for hour in range(span.since, span.until, HOUR)]
-    tallies = series_of(wanted, [Figure(hour, "", Measure.ENQUEUED, 0, 1) for hour in hours])
+    tallies = series_of(wanted, [Figure(hour, "", {slot(Measure.ENQUEUED, 0): 1}) for hour in hours])
     assert [tally.enqueued for tally in tallies][-2:] == [24, 24]
 
 
@@ -248,6 +248,11 @@ def test_rates(app: Mainspring, clock: ManualClock) -> None:
         ({"since": timedelta(hours=-1)}, "since"),
         ({"since": datetime(2030, 1, 1, tzinfo=UTC)}, "give an earlier time"),
         ({"since": timedelta(days=3), "step": "minute"}, "minutes are kept for 48 hours"),
+        ({"since": datetime(2030, 1, 1, tzinfo=UTC), "until": datetime(2031, 1, 1, tzinfo=UTC)}, "is not before now"),
+        ({"until": "now"}, "until must be a datetime"),
+        ({"until": datetime(2026, 5, 1, tzinfo=UTC)}, "is not before until"),
+        ({"step": ["hour"]}, "use one of minute, hour, day"),
+        ({"by": ["task"]}, "use queue or task"),
         ({"queue": 7}, "queue must be a string"),
     ],
 )

@@ -76,6 +76,16 @@ async def test_a_subscriber_is_called_for_each_change_that_matches_in_order(app:
     assert notes.jobs == [jobs[0], jobs[2], jobs[3]]
 
 
+async def test_a_subscriber_is_called_for_jobs_with_its_tags(app: Mainspring) -> None:
+    notes = Notes()
+    app.subscriber("mailer", where=replace(CREATED, tags=("vip",)))(notes)
+    async with app.worker(queues=["none"]):
+        await owned(app)
+        jobs = [await put(app.store, tags=tags) for tags in ((), ("vip",), ("eu",), ("eu", "vip"))]
+        await until(lambda: len(notes.jobs) == 2)
+    assert notes.jobs == [jobs[1], jobs[3]]
+
+
 async def test_a_subscriber_whose_filter_names_starts_is_called_for_them(app: Mainspring) -> None:
     notes = Notes()
     app.subscriber("mailer", where=ChangeFilter(kinds=("started",)))(notes)

@@ -3,7 +3,7 @@
 // It claims jobs with POST /v1/leases, runs a handler for each, and reports with POST /v1/leases:report.
 // Settings: MAINSPRING_URL (default http://127.0.0.1:8340), MAINSPRING_TOKEN, MAINSPRING_CONCURRENCY (default 4).
 
-import { randomBytes } from "node:crypto";
+import { randomBytes, randomUUID } from "node:crypto";
 import { hostname } from "node:os";
 import { pathToFileURL } from "node:url";
 
@@ -40,8 +40,8 @@ const held = new Map(); // job id -> { token, controller }
 let stopping = false;
 let lease = 30; // seconds; the service tells
 
-async function call(path, text, seconds = 30) {
-  const headers = { "content-type": "application/json" };
+async function call(path, text, seconds = 30, more = {}) {
+  const headers = { "content-type": "application/json", ...more };
   if (TOKEN) headers.authorization = `Bearer ${TOKEN}`;
   const response = await fetch(`${URL_OF_SERVICE}${path}`, {
     method: "POST",
@@ -162,6 +162,7 @@ export async function main() {
   process.on("SIGINT", () => stop("SIGINT"));
   console.error(`${WORKER} works for ${URL_OF_SERVICE}: ${Object.keys(handlers).join(", ")}`);
   const beating = beat();
+  let claim; // the service may have claimed jobs although its answer was lost: with the same key, they come again
   while (!stopping) {
     const room = CONCURRENCY - held.size;
     if (room === 0) {
@@ -170,8 +171,10 @@ export async function main() {
     }
     const tokens = Object.fromEntries([...held].map(([id, { token }]) => [id, token]));
     const wanted = { worker: WORKER, tasks: Object.keys(handlers), limit: room, wait: stopping ? 0 : WAIT, held: tokens };
+    claim ??= { text: JSON.stringify(wanted), headers: { "idempotency-key": randomUUID() } };
     try {
-      const { jobs, pulse } = await call("/v1/leases", JSON.stringify(wanted), WAIT + 15);
+      const { jobs, pulse } = await call("/v1/leases", claim.text, WAIT + 15, claim.headers);
+      claim = undefined;
       heed(pulse);
       if (pulse.order !== null && jobs.length === 0) await sleep(1);
       for (const job of jobs) run(job);

@@ -117,11 +117,13 @@ tasks=$(for handler in "$handlers"/*; do [ -x "$handler" ] && printf '"%s",' "${
 claim="{\"worker\":\"$worker\",\"tasks\":[${tasks%,}],\"limit\":1,\"wait\":5}"
 echo "$worker works for $url: ${tasks%,}" >&2
 while [ -z "$stopping" ]; do
-    post /v1/leases "$claim" -H 'accept: text/tab-separated-values' -D "$work/headers" || {
+    key=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+    # The service may have claimed a job although its answer was lost: with the same key, the answer has that job again.
+    until post /v1/leases "$claim" -H "idempotency-key: $key" -H 'accept: text/tab-separated-values' -D "$work/headers"; do
         ! refused || exit 1
-        : >"$work/answer"
+        [ -z "$stopping" ] || exit 0
         sleep 1
-    }
+    done
     mv "$work/answer" "$work/jobs"
     tab=$(printf '\t')
     while IFS=$tab read -r id token attempt task payload; do

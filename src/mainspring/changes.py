@@ -12,7 +12,7 @@ from contextlib import aclosing, suppress
 from mainspring.errors import ChangesLost, StoreUnavailable
 from mainspring.log import get_log
 from mainspring.services import Services
-from mainspring.stores.feed import Change, ChangeFilter, ChangePage, Cursor
+from mainspring.stores.feed import Change, ChangeFilter, ChangePage, Cursor, with_tags
 
 log = get_log("mainspring.changes")
 
@@ -97,6 +97,7 @@ class ChangeStream:
         try:
             starts = self._where.asks_for_starts
             page = await self._services.store.changes(self.cursor, limit=PAGE, starts=starts)
+            page = await with_tags(page, self._where, self._services.store.tags)
         except StoreUnavailable as error:
             log.warning("changes_unavailable", error=str(error), retry_in=RETRY_PAUSE)
             await asyncio.sleep(RETRY_PAUSE)

@@ -22,11 +22,13 @@ INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 LIBRARY = "mainspring"
 
+# A pattern must not begin within a run of the characters that it goes on with. Otherwise it would read a long word from
+# each of its characters again, which stalls the worker.
 REPLACED: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"""(?<![A-Za-z0-9])(?:b|r)?('(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*"|`[^`\n]*`)"""), "<text>"),
-    (re.compile("“[^”\n]*”|‘[^’\n]*’|«[^»\n]*»|„[^“”\n]*[“”]"), "<text>"),  # noqa: RUF001
-    (re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), "<email>"),
-    (re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s,;)\]>]+", re.IGNORECASE), "<url>"),
+    (re.compile("“[^“”\n]*”|‘[^‘’\n]*’|«[^«»\n]*»|„[^„“”\n]*[“”]"), "<text>"),  # noqa: RUF001
+    (re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), "<email>"),
+    (re.compile(r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://[^\s,;)\]>]+", re.IGNORECASE), "<url>"),
     (re.compile(r"(?:[A-Za-z]:)?(?:[\\/][\w.@%+~=-]+){2,}[\\/]?|~(?:/[\w.@%+~=-]+)+/?"), "<path>"),
     (re.compile(r"\b[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}\b", re.IGNORECASE), "<id>"),
     (re.compile(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|\s?[+-]\d\d:?\d\d)?)?"), "<time>"),

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Any, Literal, TypeGuard
 
-from mainspring.clock import LAST_SHOWN, Millis
+from mainspring.clock import LAST_SHOWN, Millis, to_millis
 from mainspring.errors import ConfigurationError, Failure
 from mainspring.names import LONGEST_NAME, check_name
 from mainspring.queue_patterns import is_pattern
@@ -92,6 +92,15 @@ def statuses_that_allow(move: Move) -> frozenset[Status]:
 
 CLAIMABLE = statuses_that_allow(Move.CLAIM)
 """The statuses in which a worker may claim a job, once it is due."""
+
+
+def revision_of(token: int, status: Status, updated_at: Millis) -> str:
+    """Return a text that changes whenever a job changes.
+
+    A claim changes the token, and the end of a run changes the status. A change by hand sets a later time, even if it
+    is made in the same millisecond as the change before it.
+    """
+    return f"{token}-{status}-{updated_at}"
 
 
 class Priority(IntEnum):
@@ -175,6 +184,11 @@ class Job:
     @property
     def finished(self) -> bool:
         return self.status in FINISHED
+
+    @property
+    def revision(self) -> str:
+        """A text that changes whenever the job changes. Give it as `expect` to change only what you have read."""
+        return revision_of(self.token, self.status, to_millis(self.updated_at))
 
     @property
     def timeout_at(self) -> datetime | None:

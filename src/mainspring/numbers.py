@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from itertools import pairwise
+from operator import add
 from typing import Literal
 
-from mainspring.clock import Length, Millis, delay_of, shown, to_datetime, to_millis
+from mainspring.clock import Length, Millis, check_moment, delay_of, shown, to_datetime, to_millis
 from mainspring.errors import ConfigurationError
 from mainspring.humanize import show_exactly
 from mainspring.names import check_searched
@@ -21,20 +22,20 @@ from mainspring.stores.numbers import (
     BOUNDS,
     BUCKETS,
     HOUR,
-    MEASURE_BY_CODE,
+    SLOTS,
     Figure,
     Grouping,
     Measure,
     NumbersQuery,
     Period,
     Span,
+    slot,
 )
 from mainspring.stores.protocol import Store
 
 StepName = Literal["minute", "hour", "day"]
 STEPS = {"minute": Period.MINUTE, "hour": Period.HOUR, "day": Period.DAY}
 DEFAULT_SINCE = timedelta(hours=24)
-ATTEMPTS = (Measure.COMPLETED, Measure.RETRIED, Measure.DEAD)  # what ends an attempt; their buckets are of durations
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,26 +227,35 @@ def ceil(moment: Millis, length: Millis) -> Millis:
 # -- adding up ----------------------------------------------------------------------------------------------
 
 
+FIRST = [slot(measure, 0) for measure in Measure]
+"""The slot of each measure's first bucket, or of its only number."""
+
+WAITS, COMPLETED, RETRIED, DEAD = (
+    slice(FIRST[measure], FIRST[measure] + BUCKETS)
+    for measure in (Measure.STARTED, Measure.COMPLETED, Measure.RETRIED, Measure.DEAD)
+)
+"""The slots of a measure's buckets."""
+
+
 def tally(start: datetime, end: datetime, figures: Iterable[Figure]) -> Tally:
-    counts, waits, durations = [0] * len(MEASURE_BY_CODE), [0] * BUCKETS, [0] * BUCKETS
-    for _, _, measure, bucket, n in figures:
-        counts[measure] += n
-        if measure is Measure.STARTED:
-            waits[bucket] += n
-        elif measure in ATTEMPTS:
-            durations[bucket] += n
+    sums = [0] * SLOTS
+    for figure in figures:
+        for key, n in figure.counts.items():
+            sums[key] += n
+    waits, completed, retried, dead = sums[WAITS], sums[COMPLETED], sums[RETRIED], sums[DEAD]
+    durations = tuple(map(add, map(add, completed, retried), dead))
     return Tally(
         start=start,
         end=end,
-        enqueued=counts[Measure.ENQUEUED],
-        started=counts[Measure.STARTED],
-        completed=counts[Measure.COMPLETED],
-        retried=counts[Measure.RETRIED],
-        dead=counts[Measure.DEAD],
-        cancelled=counts[Measure.CANCELLED],
-        stalled=counts[Measure.STALLED],
-        wait=Histogram(tuple(waits), counts[Measure.WAIT] / 1000),
-        duration=Histogram(tuple(durations), counts[Measure.DURATION] / 1000),
+        enqueued=sums[FIRST[Measure.ENQUEUED]],
+        started=sum(waits),
+        completed=sum(completed),
+        retried=sum(retried),
+        dead=sum(dead),
+        cancelled=sums[FIRST[Measure.CANCELLED]],
+        stalled=sums[FIRST[Measure.STALLED]],
+        wait=Histogram(tuple(waits), sums[FIRST[Measure.WAIT]] / 1000),
+        duration=Histogram(durations, sums[FIRST[Measure.DURATION]] / 1000),
     )
 
 
@@ -279,10 +289,11 @@ async def read_numbers(
 ) -> Numbers:
     """Read numbers from a store. `app.numbers` explains the options."""
     now = store.clock.now()
-    end = now if until is None else to_millis(until)
+    end = now if until is None else min(now, to_millis(check_moment(until, "until")))
     begin = to_millis(since) if isinstance(since, datetime) else now - delay_of(since, "since")
     if begin >= end:
-        msg = f"since is {show_exactly(to_datetime(begin))} UTC, which is not before until; give an earlier time"
+        bound = "now" if end == now else "until"
+        msg = f"since is {show_exactly(to_datetime(begin))} UTC, which is not before {bound}; give an earlier time"
         raise ConfigurationError(msg)
     wanted = plan(begin, end, step_of(step), zone_of(zone), now)
     query = NumbersQuery(wanted.spans, checked(queue, "queue"), checked(task, "task"), by_of(by), within)
@@ -298,14 +309,14 @@ async def read_numbers(
 
 
 def step_of(name: StepName) -> Period:
-    if name not in STEPS:
+    if name not in tuple(STEPS):
         msg = f"step is {shown(name)}; use one of {', '.join(STEPS)}"
         raise ConfigurationError(msg)
     return STEPS[name]
 
 
 def by_of(by: Grouping | None) -> Grouping | None:
-    if by not in {None, "queue", "task"}:
+    if by not in (None, "queue", "task"):  # a set would hash it
         msg = f"by is {shown(by)}; use queue or task, or leave it out"
         raise ConfigurationError(msg)
     return by

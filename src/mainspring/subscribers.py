@@ -32,7 +32,7 @@ from mainspring.log import get_log
 from mainspring.names import check_name
 from mainspring.services import Services
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Write
-from mainspring.stores.feed import Change, ChangeFilter, Cursor
+from mainspring.stores.feed import Change, ChangeFilter, Cursor, with_tags
 
 log = get_log("mainspring.subscribers")
 
@@ -254,6 +254,7 @@ class Service:
                 if page.reset:
                     await self._begin_anew(str(page.cursor))
                     continue
+                page = await with_tags(page, self._subscriber.where, self._services.store.tags)
                 before = Cursor.parse(self._cursor)
                 for change in page.changes(self._subscriber.where, before):
                     if not await self._handle(change):

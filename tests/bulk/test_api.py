@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from mainspring import Mainspring
+from mainspring.bulk.api import ActionName
 from mainspring.bulk.change import COLLECTION, BulkChange, BulkState, filter_data, filter_of, from_data, to_data
-from mainspring.bulk.timer import STEP_LEASE, BulkTimer
+from mainspring.bulk.timer import COUNT_LEASE, STEP_LEASE, BulkTimer
 from mainspring.errors import BulkNotFound, ConfigurationError, CountMoved, Failure, IllegalMove, StoreUnavailable
 from mainspring.job import TRANSITIONS, Move, Outcome, Status
 from mainspring.stores.dynamodb import DynamoStore
-from mainspring.stores.protocol import Action, Filter, Store, Want
+from mainspring.stores.protocol import Action, CappedCount, Filter, Store, Want
 from mainspring.stores.sqlite import MemoryStore, SqliteStore
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import join
@@ -126,6 +127,92 @@ async def test_after_the_canary_it_waits_for_a_go_ahead(app: Mainspring) -> None
     assert ((await app.bulk.get(change.id)).state, await pending(app)) == (BulkState.DONE, 0)
     with pytest.raises(IllegalMove, match="is done"):
         await app.bulk.go_on(change.id)
+
+
+class TestMoreJobsThanARequestCounts:
+    """A worker counts them before it begins."""
+
+    @pytest.fixture(autouse=True)
+    def _low_cap(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("mainspring.bulk.api.COUNT_CAP", 20)
+
+    async def test_a_worker_counts_and_goes_on(self, app: Mainspring) -> None:
+        change = await app.bulk.start("cancel", ALL, expect=JOBS)
+        assert (change.state, change.total, change.progress) == (BulkState.COUNTING, 20, 0.0)
+        await step(app)
+        done = await app.bulk.get(change.id)
+        assert (done.state, done.total, done.changed, await pending(app)) == (BulkState.DONE, JOBS, JOBS, 0)
+
+    async def test_a_canary_comes_after_the_count(self, app: Mainspring) -> None:
+        change = await app.bulk.start("cancel", ALL, canary=7)
+        await step(app)
+        waiting = await app.bulk.get(change.id)
+        assert (waiting.state, waiting.total, await pending(app)) == (BulkState.WAITING, JOBS, JOBS - 7)
+
+    async def test_a_number_that_is_already_too_high_is_refused_at_once(self, app: Mainspring) -> None:
+        with pytest.raises(CountMoved, match=r"20\+ jobs match, but 19 were expected"):
+            await app.bulk.start("cancel", ALL, expect=19)
+
+    @pytest.mark.parametrize("expect", [100, 130])
+    async def test_a_number_that_has_moved_lets_it_fail(self, app: Mainspring, expect: int) -> None:
+        change = await app.bulk.start("cancel", ALL, expect=expect)
+        await step(app)
+        failed = await app.bulk.get(change.id)
+        assert (failed.state, failed.total, failed.changed) == (BulkState.FAILED, JOBS, 0)
+        assert f"120 jobs match, but {expect} were expected" in failed.error
+        assert (failed.ended_at, await pending(app)) == (app.now(), JOBS)
+
+    async def test_a_dry_run_is_kept_until_it_is_counted(self, app: Mainspring) -> None:
+        change = await app.bulk.start("cancel", ALL, dry_run=True)
+        assert (change.state, change.total) == (BulkState.COUNTING, 20)
+        await step(app)
+        planned = await app.bulk.get(change.id)
+        assert (planned.state, planned.total, await pending(app)) == (BulkState.PLANNED, JOBS, JOBS)
+        with pytest.raises(IllegalMove, match="is planned"):
+            await app.bulk.cancel(change.id)
+
+    async def test_one_that_is_cancelled_while_it_is_counted_does_not_begin(self, app: Mainspring) -> None:
+        change = await app.bulk.start("cancel", ALL)
+        counts = app.store.count
+
+        async def cancelled_meanwhile(where: Filter) -> int:
+            await app.bulk.cancel(change.id)
+            return await counts(where)
+
+        store: Any = app.store
+        store.count = cancelled_meanwhile
+        await step(app)
+        store.count = counts
+        assert ((await app.bulk.get(change.id)).state, await pending(app)) == (BulkState.CANCELLED, JOBS)
+
+    async def test_a_count_that_was_cut_off_is_repeated(self, app: Mainspring, clock: ManualClock) -> None:
+        change = await app.bulk.start("cancel", ALL, expect=JOBS)
+        await step_that_is_cut_off(app)
+        await step(app)
+        assert (await app.bulk.get(change.id)).state is BulkState.COUNTING, "another process waits for the lease"
+        clock.advance(COUNT_LEASE / 1000)
+        await step(app)
+        done = await app.bulk.get(change.id)
+        assert (done.state, done.total, done.changed) == (BulkState.DONE, JOBS, JOBS)
+
+    async def test_queues_and_statuses_are_counted_by_the_stores_counters(self, app: Mainspring) -> None:
+        if isinstance(app.store, DynamoStore):
+            pytest.skip("its counters lag")
+        change = await app.bulk.start("cancel", Filter(queues=("default",)), expect=JOBS)
+        assert (change.state, change.total) == (BulkState.RUNNING, JOBS)
+
+
+async def test_many_jobs_are_counted_at_once_if_the_store_has_few(
+    app: Mainspring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store looks at few rows for a count in bounded time; here, at none."""
+    count_up_to = app.store.count_up_to
+
+    async def looks_at_no_row(where: Filter, cap: int) -> CappedCount:
+        return CappedCount(0, exact=False) if where.tasks else await count_up_to(where, cap)
+
+    monkeypatch.setattr(app.store, "count_up_to", looks_at_no_row)
+    assert (await app.bulk.start("cancel", ALL, expect=JOBS)).total == JOBS
 
 
 async def test_the_pace_spreads_it_over_time(app: Mainspring, clock: ManualClock) -> None:
@@ -251,6 +338,24 @@ async def step_that_is_cut_off(app: Mainspring) -> None:
     with pytest.raises(StoreUnavailable):
         await step(app)
     store.write = write
+
+
+@pytest.mark.parametrize("action", ["cancel", "delete"])
+async def test_the_jobs_that_it_has_changed_are_listed(app: Mainspring, clock: ManualClock, action: ActionName) -> None:
+    """A process dies after its page, whose jobs are listed once nevertheless."""
+    ids = sorted([job.id async for job in app.jobs.all()])
+    change = await app.bulk.start(action, ALL)
+    assert (await app.bulk.jobs(change.id)).jobs == []
+    await step_that_is_cut_off(app)
+    first = await app.bulk.jobs(change.id, limit=40)
+    assert [affected.id for affected in first.jobs] == ids[:40]
+    assert {affected.job and affected.job.status for affected in first.jobs} == {
+        Status.CANCELLED if action == "cancel" else None
+    }
+    clock.advance(STEP_LEASE / 1000)
+    await step(app)
+    rest = await app.bulk.jobs(change.id, limit=JOBS, cursor=first.cursor)
+    assert ([affected.id for affected in rest.jobs], rest.cursor) == (ids[40:], None)
 
 
 async def test_two_workers_do_not_do_the_same_step(app: Mainspring) -> None:

@@ -29,7 +29,11 @@ CANARY = 15  # more than one step
 SECONDS = 2.0  # that the whole change takes at its pace
 KILLS = 8
 DOOMED, SPARED = Filter(tags=("doomed",)), Filter(tags=("spared",))
-KINDS: dict[ActionName, ChangeKind] = {"cancel": ChangeKind.CANCELLED, "retry": ChangeKind.RETRIED}
+KINDS: dict[ActionName, ChangeKind] = {
+    "cancel": ChangeKind.CANCELLED,
+    "retry": ChangeKind.RETRIED,
+    "delete": ChangeKind.DELETED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ async def begin(nursery: Nursery, number: int, action: ActionName) -> Begun:
     """Enqueue jobs, and start to change those of one tag: jobs that wait, or that have failed."""
     async with Mainspring(nursery.database.url) as app:
         cursor = await app.changes(where=ChangeFilter(kinds=(KINDS[action],))).begin()
-        if action == "cancel":
+        if action != "retry":
             ids, others = await enqueue(app, "quick", "doomed", number), await enqueue(app, "quick", "spared", 20)
         else:
             ids, others = await enqueue(app, "failing", "doomed", number), await enqueue(app, "failing", "spared", 20)
@@ -124,15 +128,26 @@ async def check(nursery: Nursery, begun: Begun) -> None:
         assert (ended.state, ended.changed, ended.looked_at) == (BulkState.DONE, number, number)
         [entry] = await app.audit(operation=begun.bulk_id, action=begun.action)
         assert entry.count == number
+        spared = {Status.RETRYING, Status.DEAD_LETTER} if begun.action == "retry" else {Status.PENDING}
+        assert {job.status async for job in app.jobs.all(SPARED)} == spared
+        left = [job.id async for job in app.jobs.all(DOOMED)]
+        assert Counter(left) == Counter([] if begun.action == "delete" else begun.ids)
         if begun.action == "cancel":
-            cancelled = [job.id async for job in app.jobs.all(Filter(statuses=(Status.CANCELLED,)))]
-            assert Counter(cancelled) == Counter(begun.ids)
-            assert {job.status async for job in app.jobs.all(SPARED)} == {Status.PENDING}
-        else:
-            assert {job.status async for job in app.jobs.all(SPARED)} == {Status.RETRYING, Status.DEAD_LETTER}
+            assert {job.status async for job in app.jobs.all(DOOMED)} == {Status.CANCELLED}
+        assert Counter(await listed(app, begun.bulk_id)) == Counter(begun.ids)
         told: Counter[str] = Counter()
         async for change in app.changes(after=begun.cursor, where=ChangeFilter(kinds=(KINDS[begun.action],))):
             told[change.job_id or ""] += 1
             if told.total() == number:
                 break
         assert told == Counter(begun.ids)
+
+
+async def listed(app: Mainspring, bulk_id: str) -> list[str]:
+    """Return the jobs that the change says it has changed."""
+    page = await app.bulk.jobs(bulk_id, limit=7)
+    ids = [affected.id for affected in page.jobs]
+    while page.cursor is not None:
+        page = await app.bulk.jobs(bulk_id, limit=7, cursor=page.cursor)
+        ids += [affected.id for affected in page.jobs]
+    return ids

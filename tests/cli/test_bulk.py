@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mainspring.cli.exits import Exit
 from tests.cli.conftest import Run, Shop
 
@@ -23,6 +25,33 @@ def test_a_change_in_the_background_is_started_shown_and_cancelled(run: Run, sho
     assert "only one that waits" in run("bulk", "go-on", started["id"], *store).err
     assert run("bulk", "cancel", started["id"], *store).out == f"bulk change {started['id']} is cancelled\n"
     assert run("bulk", "list", "--json", *store).data["changes"][0]["state"] == "cancelled"
+
+
+def test_the_jobs_of_a_bulk_change_are_listed(run: Run, shop: Shop) -> None:
+    ids = sorted(shop.enqueue() for _ in range(3))
+    store = ("--store", shop.url)
+    started = run("jobs", "delete", "--all-matching", "--background", "--yes", "--json", *store).data
+    assert "no jobs" in run("bulk", "jobs", started["id"], *store).err
+    shop.app.run(shop.app.runtime.timers.run_due())
+    first = run("bulk", "jobs", started["id"], "--limit", "2", *store)
+    assert [line.split() for line in first.out.splitlines()[1:]] == [[job_id, "deleted"] for job_id in ids[:2]]
+    assert "more: mainspring bulk jobs" in first.err
+    page = run("bulk", "jobs", started["id"], "--limit", "2", "--json", *store).data
+    rest = run("bulk", "jobs", started["id"], "--cursor", page["cursor"], "--json", *store).data
+    assert rest == {"jobs": [{"id": ids[2], "job": None}], "cursor": None}
+
+
+def test_many_jobs_are_counted_by_a_worker(run: Run, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(3):
+        shop.enqueue(tags=["late"])
+    monkeypatch.setattr("mainspring.bulk.api.COUNT_CAP", 1)
+    store = ("--store", shop.url)
+    many = ("jobs", "cancel", "--tag", "late", "--all-matching", "--background", *store)
+    assert "this would cancel 1+ jobs; add --yes" in run(*many).err
+    assert "counts its jobs first" in run(*many, "--dry-run").out
+    shop.app.run(shop.app.runtime.timers.run_due())
+    (planned,) = run("bulk", "list", "--json", *store).data["changes"]
+    assert (planned["state"], planned["total"], planned["changed"]) == ("planned", 3, 0)
 
 
 def test_options_of_the_background_need_it(run: Run, shop: Shop) -> None:

@@ -40,7 +40,7 @@ def write(url: str, *jobs: NewJob) -> str:
 
 JOBS = [
     new_job(task="send", queue="mail", target=("order", "7")),
-    new_job(task="send", queue="mail"),
+    new_job(task="send", queue="mail", tags=("vip", "eu")),
     new_job(task="render"),
 ]
 
@@ -79,6 +79,7 @@ def test_each_line_of_json_has_its_cursor(url: str, capsys: Capture) -> None:
         (["--target", "order:7"], JOBS[0]),
         (["--target", "order", "--kind", "created"], JOBS[0]),
         (["--job", JOBS[1].id], JOBS[1]),
+        (["--tag", "vip,eu"], JOBS[1]),
     ],
 )
 def test_options_select_changes(url: str, capsys: Capture, options: list[str], wanted: NewJob) -> None:

@@ -51,7 +51,7 @@ from mainspring.job import (
 from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Listing, Note, Write
 from mainspring.stores.engine.failures import NOTES, note_of
 from mainspring.stores.feed import EVERY_CHANGE, Cursor
-from mainspring.stores.numbers import NumbersQuery, Period, Span
+from mainspring.stores.numbers import Grouping, NumbersQuery, Period, Span
 from mainspring.stores.protocol import (
     Action,
     AuditEntry,
@@ -712,6 +712,7 @@ async def everything(store: Store, ids: Sequence[str]) -> dict[str, Any]:
         "jobs": jobs,
         "of jobs": {job_id: await all_about(store, job_id) for job_id in ids},
         "got": sorted(job.id for job in await store.get(list(ids))),
+        "tags": {job_id: sorted(tags) for job_id, tags in (await store.tags(list(ids))).items()},
         "number": await store.count(Filter()),
         "capped": [await store.count_up_to(Filter(tasks=("send",)), cap) for cap in (1, 1000)],
         "dead letters": [await store.dead_letters(await fingerprints(store), cap) for cap in (1, 1000)],
@@ -722,8 +723,13 @@ async def everything(store: Store, ids: Sequence[str]) -> dict[str, Any]:
         "documents": [await store.browse(Listing(collection)) for collection in COLLECTIONS],
         "records": {kind: await records_of(store, kind) for kind in Kind},
         "under way": await store.under_way(),
-        "numbers": {by: sorted(await store.numbers(EVERY_NUMBER(by=by))) for by in ("queue", "task")},
+        "numbers": {by: await every_number(store, by) for by in ("queue", "task")},
     }
+
+
+async def every_number(store: Store, by: Grouping) -> list[tuple[int, str, list[tuple[int, int]]]]:
+    figures = await store.numbers(EVERY_NUMBER(by=by))
+    return sorted((figure.start, figure.group, sorted(figure.counts.items())) for figure in figures)
 
 
 async def fingerprints(store: Store) -> list[str]:

@@ -256,6 +256,17 @@ class DocumentTests(StoreScenario):
         assert await names(store, "things", "a", backwards=True, limit=2) == [("a", "2"), ("a", "10")]
 
     @pytest.mark.parametrize("backwards", [False, True])
+    async def test_documents_whose_ids_begin_alike_are_browsed(self, store: Store, backwards: bool) -> None:
+        ids = ["p/a", "p/a/", "p/a/1", "p/a/2", "p/a/_%", "p/a/\U0010fffe", "p/a0", "p/b/1"]
+        await store.write([Bundle((a_write(name, group=group),)) for name in ids for group in ("", "g")])
+        wanted = [("g", name) for name in ids[1:6]][:: -1 if backwards else 1]
+        found = await names(store, "things", "g", prefix="p/a/", backwards=backwards)
+        assert found == wanted
+        rest = await names(store, "things", "g", wanted[1], 2, prefix="p/a/", backwards=backwards)
+        assert rest == wanted[2:4]
+        assert await names(store, "things", "g", prefix="p/c/") == []
+
+    @pytest.mark.parametrize("backwards", [False, True])
     async def test_browsing_continues_after_the_last_page(self, store: Store, backwards: bool) -> None:
         keys = [(group, f"{number}") for group in ("", "g", "h") for number in range(3)]
         await store.write([Bundle((a_write(name, group=group),)) for group, name in keys])

@@ -13,7 +13,7 @@ from mainspring.clock import to_datetime
 from mainspring.errors import Failure, InvalidCursor, SystemHalted
 from mainspring.job import UNTIL_WOKEN, Claim, Move, ProgressReport, Status, end_of
 from mainspring.stores import feed
-from mainspring.stores.documents import ABSENT, Bundle, By, Key, Write
+from mainspring.stores.documents import ABSENT, Became, Bundle, By, Key, Write
 from mainspring.stores.feed import EVERY_CHANGE, Change, ChangeFilter, ChangeKind, Cursor
 from mainspring.stores.numbers import Measure, NumbersQuery, Period, Span
 from mainspring.stores.protocol import Action, Edit, Filter, Store, WorkerInfo
@@ -497,7 +497,15 @@ class RecordedTests(FeedScenario):
         assert [halt.queue for halt in await store.halts()] == (["other"] if noticed_by == "halt" else [])
 
     @pytest.mark.parametrize(
-        ("collection", "kind"), [("schedules", "schedule"), ("breakers", "breaker"), ("people", "document")]
+        ("collection", "kind"),
+        [
+            ("schedules", "schedule"),
+            ("breakers", "breaker"),
+            ("failures", "failure_group"),
+            ("people", "person"),
+            ("occasions.birthday", "occasion"),
+            ("settings", "document"),
+        ],
     )
     async def test_documents_that_say_so_are_recorded(
         self, store: Store, reader: Reader, collection: str, kind: str
@@ -510,6 +518,34 @@ class RecordedTests(FeedScenario):
         assert (written.kind, written.data) == (kind, {**about, "deleted": False})
         assert (deleted.kind, deleted.data) == (kind, {**about, "deleted": True})
 
+    async def test_a_recorded_document_can_say_what_became_of_its_thing(self, store: Store, reader: Reader) -> None:
+        key = Key("people", "", "ana")
+        steps: list[tuple[str, Became]] = [("{}", "created"), ('{"a": 1}', "updated"), ('{"gone": 1}', "deleted")]
+        for data, became in steps:
+            await store.write([Bundle((Write(key, data, recorded=True, became=became),))])
+        told = [(change.data["became"], change.data["deleted"]) for change in await reader.read()]
+        assert told == [("created", False), ("updated", False), ("deleted", True)]
+
+    @pytest.mark.parametrize("number", [2, 60, 1500])
+    async def test_each_document_of_many_is_a_change_of_its_own(
+        self, store: Store, reader: Reader, number: int
+    ) -> None:
+        """As an import of people writes them: one bundle each, and all of them in one call."""
+        names = [f"p{place:04}" for place in range(number)]
+        await store.write([Bundle((Write(Key("people", "", name), "{}", recorded=True),)) for name in names])
+        found = await reader.read()
+        assert sorted(change.data["id"] for change in found) == names
+        assert len(set(ids(found))) == number
+        assert {change.job_id for change in found} == {None}
+
+    async def test_a_reader_resumes_between_documents_of_one_write(self, store: Store, reader: Reader) -> None:
+        start = reader.cursor
+        await store.write([Bundle((Write(Key("people", "", name), "{}", recorded=True),)) for name in "abcd"])
+        whole = await reader.read()
+        for place, change in enumerate(whole):
+            assert ids(await Reader(store, change.cursor).read()) == ids(whole[place + 1 :])
+        assert ids(await Reader(store, start, page=1).read()) == ids(whole)
+
     async def test_a_refused_bundle_is_not_recorded(self, store: Store, reader: Reader) -> None:
         key = Key("people", "", "one")
         await store.write([Bundle((Write(key, "{}", recorded=True),))])
@@ -517,6 +553,50 @@ class RecordedTests(FeedScenario):
         refused = Bundle((Write(key, '{"a": 1}', expected=ABSENT, recorded=True),), (new_job(),))
         assert await store.write([refused]) == [None]
         assert await reader.read() == []
+
+
+class TagTests(FeedScenario):
+    """Changes selected by the tags of their jobs, which a reader looks up."""
+
+    async def test_the_tags_of_jobs_can_be_looked_up(self, store: Store, crew: None) -> None:
+        tagged, other = await put(store, tags=("vip", "eu")), await put(store, tags=("eu",))
+        plain = await put(store)
+        await end(store, await claim_one(store), Move.DONE)
+        found = await store.tags([tagged, other, plain, new_job().id, "no id"])
+        assert {job_id: sorted(tags) for job_id, tags in found.items()} == {tagged: ["eu", "vip"], other: ["eu"]}
+        assert await store.tags([]) == {}
+
+    async def test_a_filter_selects_jobs_with_all_of_its_tags(self, store: Store, reader: Reader) -> None:
+        both, one = await put(store, tags=("vip", "eu", "new")), await put(store, tags=("eu",))
+        await put(store)
+        await store.halt(a_halt(ManualClock()))
+        await store.resume(BY)
+        for held in await claim(store, 3):
+            await end(store, held, Move.DONE)
+        start = reader.cursor
+        assert await named(reader, start, ("vip", "eu")) == [
+            (kind, both) for kind in ("created", "started", "completed")
+        ]
+        assert {job_id for _, job_id in await named(reader, start, ("eu",))} == {both, one}
+        assert await named(reader, start, ("nothing",)) == []
+
+    async def test_a_deletion_has_the_tags_of_its_job(self, store: Store, reader: Reader) -> None:
+        tagged, plain = await put(store, tags=("vip",)), await put(store)
+        start = reader.cursor
+        await store.change(Action.DELETE, Filter(ids=(tagged, plain)), BY)
+        assert await named(reader, start, ("vip",)) == [("created", tagged), ("deleted", tagged)]
+        found = {change.job_id: change.data.get("tags") for change in await reader.read() if change.kind == "deleted"}
+        assert found == {tagged: ["vip"], plain: None}
+
+
+async def named(reader: Reader, start: str, tags: tuple[str, ...]) -> list[tuple[str, str | None]]:
+    """Return the kinds and jobs of all changes after a cursor that have these tags."""
+    where, found, cursor = ChangeFilter(tags=tags), list[Change](), start
+    while (page := await reader.store.changes(cursor, starts=True)).entries:
+        page = await feed.with_tags(page, where, reader.store.tags)
+        found += page.changes(where)
+        cursor = str(page.cursor)
+    return shape(found)
 
 
 async def reader_of(reader: Reader, job_id: str) -> Change:
@@ -614,7 +694,7 @@ async def pass_time(store: Store, clock: ManualClock, length: int) -> None:
 
 async def starts_counted(store: Store) -> int:
     figures = await store.numbers(NumbersQuery((Span(Period.DAY, 0, 1 << 62),)))
-    return sum(figure.n for figure in figures if figure.measure is Measure.STARTED)
+    return sum(figure.total(Measure.STARTED) for figure in figures)
 
 
 class CursorTests(FeedScenario):
@@ -888,5 +968,5 @@ async def came(store: Store, _: ManualClock) -> None:
     await store.leave("w9")
 
 
-class FeedTests(RecordedTests, StartsTests, CursorTests, NoticeTests):
+class FeedTests(RecordedTests, TagTests, StartsTests, CursorTests, NoticeTests):
     """All that the suite asks of a change feed."""

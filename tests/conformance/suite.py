@@ -21,12 +21,14 @@ from __future__ import annotations
 
 from tests.conformance.acks import AckTests
 from tests.conformance.admin import AdminTests
+from tests.conformance.affected import AffectedTests
 from tests.conformance.bounds import BoundTests
 from tests.conformance.claims import ClaimTests
 from tests.conformance.documents import DocumentTests
 from tests.conformance.ends import EndTests
 from tests.conformance.failures import FailureTests
 from tests.conformance.feed import FeedTests
+from tests.conformance.first_steps import FirstStepTests
 from tests.conformance.halts import HaltTests
 from tests.conformance.heartbeats import HeartbeatTests
 from tests.conformance.insertion import InsertionTests
@@ -35,6 +37,7 @@ from tests.conformance.once import OnceTests
 from tests.conformance.read import ReadTests
 from tests.conformance.remote_workers import RemoteWorkerTests
 from tests.conformance.retention import RetentionTests
+from tests.conformance.revisions import RevisionTests
 from tests.conformance.sorting import SortingTests
 from tests.conformance.takeover import TakeoverTests
 from tests.conformance.transfer import TransferTests
@@ -56,7 +59,10 @@ class StoreConformance(
     WorkerTests,
     ReadTests,
     SortingTests,
+    RevisionTests,
+    FirstStepTests,
     AdminTests,
+    AffectedTests,
     HaltTests,
     RetentionTests,
     NumbersTests,

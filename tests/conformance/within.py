@@ -35,7 +35,7 @@ async def found(store: Store, **where: Any) -> set[str]:
 
 async def number(store: Store, measure: Measure = Measure.ENQUEUED, **where: Any) -> dict[str, int]:
     query = NumbersQuery((Span(Period.DAY, 0, EVERYTHING),), **where)
-    return {figure.group: figure.n for figure in await store.numbers(query) if figure.measure is measure}
+    return {figure.group: n for figure in await store.numbers(query) if (n := figure.total(measure))}
 
 
 class WithinTests(StoreScenario):

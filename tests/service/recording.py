@@ -204,6 +204,7 @@ class Day:
         await send("POST /v1/bulk", {**drafts, "dry_run": True})
         await self.app.runtime.timers.run_due()
         await send("GET /v1/bulk/{bulk_id}", bulk_id=bulk)
+        await send("GET /v1/bulk/{bulk_id}/jobs", bulk_id=bulk)
         await send("POST /v1/bulk/{bulk_id}:continue", {"reason": "the canary looks good"}, bulk_id=bulk)
         await send("POST /v1/bulk/{bulk_id}:cancel", {"reason": "the camera was right"}, bulk_id=bulk)
         await send("GET /v1/bulk", query="?limit=1")

@@ -93,8 +93,9 @@ class Server(uvicorn.Server):
 
     def __init__(self, service: Any, *, proxy_headers: bool = True) -> None:
         config = uvicorn.Config(
-            service, port=0, log_config=None, access_log=False, lifespan="off", proxy_headers=proxy_headers
-        )
+            service, port=0, log_config=None, access_log=False, lifespan="off", proxy_headers=proxy_headers,
+            timeout_keep_alive=300,  # a client that checks an answer for longer, on a busy machine, would be cut off
+        )  # fmt: skip
         super().__init__(config)
         self.running, self.ending = asyncio.Event(), asyncio.Event()
 

@@ -630,6 +630,28 @@ async def test_starts_are_asked_for_once_a_client_wants_them(app: Mainspring) ->
                 assert (await first.next()).job == held.id
 
 
+async def test_clients_follow_jobs_with_all_of_their_tags(any_app: Mainspring) -> None:
+    """Another client is there first, for which the hub has not looked up tags."""
+    store = any_app.store
+    async with serving(any_app) as served, await served.events(kind="created") as first:
+        before = await put(store, tags=("vip",))
+        begun = await first.next()
+        async with (
+            await served.events(tag=["vip", "eu"], kind="created") as client,
+            await served.events(tag="vip", kind="created", last_event_id=first.hello.id) as behind,
+            await served.events(tag="vip", kind="created", last_event_id=begun.id) as next_one,
+        ):
+            socket = await served.socket({"subscribe": "events", "filter": {"tag": ["eu"], "kind": ["created"]}})
+            assert (await received(socket)).event == "hello"
+            jobs = [await put(store, tags=tags) for tags in ((), ("vip",), ("eu",), ("new", "eu", "vip"))]
+            assert jobs_of(await first.take(4)) == jobs
+            assert jobs_of(await client.take(1)) == [jobs[3]]
+            assert jobs_of(await behind.take(3)) == [before, jobs[1], jobs[3]]
+            assert jobs_of(await next_one.take(2)) == [jobs[1], jobs[3]]
+            assert jobs_of([await received(socket) for _ in range(2)]) == [jobs[2], jobs[3]]
+            await socket.close()
+
+
 async def test_an_outage_of_the_store_ends_no_stream(app: Mainspring) -> None:
     async with serving(app) as served, await served.events() as client:
         real, failed = app.store.changes, asyncio.Event()

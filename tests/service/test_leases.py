@@ -19,9 +19,10 @@ from mainspring import Mainspring, Retry, Status
 from mainspring.service import ServiceSettings, orders
 from mainspring.service.program import Service
 from mainspring.stores.documents import Key
-from mainspring.stores.sqlite import SqliteStore
+from mainspring.stores.sqlite import MemoryStore, SqliteStore
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import by_silence
+from tests.service.conftest import define
 from tests.service.serving import SOON, Client, serving
 
 WORKERS = Path(__file__).parents[2] / "examples" / "workers"
@@ -205,6 +206,22 @@ async def test_an_order_ends_a_claim_that_waits(
     answer = await waiting
     assert (answer["jobs"], answer["pulse"]["order"]) == ([], order)
     assert (await app.jobs.get(job_id)).status is Status.PENDING
+
+
+async def test_an_order_holds_as_long_as_the_worker_is_heard_of() -> None:
+    """A process that was killed did not leave. Another one of its name takes jobs."""
+    clock = ManualClock()
+    app = Mainspring(MemoryStore(clock=clock))
+    define(app)
+    async with app, serving(app) as client:
+        await enqueued(client)
+        await client.post("/v1/workers/far:quiet")
+        for _ in range(5):
+            clock.advance(2 * app.store.lease)
+            assert (await claimed(client))["pulse"]["order"] == "quiet"
+        clock.advance(3 * app.store.lease)
+        answer = await claimed(client)
+        assert (len(answer["jobs"]), answer["pulse"]["order"]) == (1, None)
 
 
 async def test_an_order_ends_when_the_worker_leaves(client: Client) -> None:
@@ -484,6 +501,50 @@ async def test_the_worker_in_shell_runs_jobs_and_reports_how_they_end(app: Mains
     assert found["novel"].result == "é" * 30_000
     assert found["noise"].failure is not None
     assert found["noise"].failure.type == "BadResult"
+
+
+class LosesFirstJob:
+    """A proxy that breaks the connection instead of passing on the first answer to a claim that has a job."""
+
+    def __init__(self, port: int, job_id: str) -> None:
+        self.lost = False
+        self._port, self._job = port, job_id.encode()
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        async with server:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream, to_service = await asyncio.open_connection("127.0.0.1", self._port)
+        with contextlib.suppress(ConnectionError):
+            await asyncio.gather(self._pass_on(reader, to_service), self._pass_on(upstream, writer, answers=True))
+        for each in (writer, to_service):
+            each.close()
+
+    async def _pass_on(self, source: asyncio.StreamReader, to: asyncio.StreamWriter, *, answers: bool = False) -> None:
+        while data := await source.read(65536):
+            if answers and not self.lost and self._job in data:
+                self.lost = True
+                raise ConnectionAbortedError
+            to.write(data)
+            await to.drain()
+        to.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("worker", ["worker.sh", pytest.param("worker.js", marks=needs_node)])
+async def test_a_worker_gets_the_job_of_an_answer_that_was_lost(app: Mainspring, tmp_path: Path, worker: str) -> None:
+    handler(tmp_path, "resize", "cat")
+    command = ("node", str(WORKERS / worker)) if worker.endswith("js") else ("sh", str(WORKERS / worker), str(tmp_path))
+    async with serving(app) as client:
+        job_id = await enqueued(client, "resize", photo="a.jpg")
+        proxy = LosesFirstJob(int(client.url.rpartition(":")[2]), job_id)
+        async with proxy.listening() as url, running(*command, url=url) as program:
+            job = await ended(app, job_id, program)
+    assert proxy.lost
+    assert (job.status, job.attempts, job.crashes) == (Status.COMPLETED, 1, 0)
 
 
 @pytest.mark.slow

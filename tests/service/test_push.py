@@ -14,6 +14,7 @@ import pytest
 from mainspring import Mainspring, Status
 from mainspring.errors import ConfigurationError
 from mainspring.service import ServiceSettings, make_service
+from mainspring.testing.clock import ManualClock
 from mainspring.testing.fakes import Answer, FakeEndpoint
 from mainspring.webhooks import new_secret
 from tests.service.pushing import Served, serving
@@ -260,8 +261,22 @@ async def test_the_receiver_completes_the_job(served: Served, endpoint: FakeEndp
     await served.run()
     job = await served.job(job_id)
     assert (job.status, job.result, len(endpoint.received)) == (Status.COMPLETED, {"pages": 3}, 1)
-    status, answer = await served.post(f"/v1/jobs/{job_id}:complete", {"result": 1}, token=token_in(endpoint))
-    assert (status, answer["code"]) == (409, "illegal_move")
+
+
+@pytest.mark.parametrize("by_operator", [True, False])
+async def test_a_report_is_answered_in_the_same_way_after_the_job_has_ended(
+    served: Served, endpoint: FakeEndpoint, by_operator: bool
+) -> None:
+    job_id = await accepted(served, endpoint)
+    token = None if by_operator else token_in(endpoint)
+    for _ in range(2):  # the answer to the first report may have been lost
+        assert (await served.post(f"/v1/jobs/{job_id}:complete", {"result": {"pages": 3}}, token=token))[0] == 202
+        await served.run()
+        assert (await served.job(job_id)).status is Status.COMPLETED
+    for path, report in (("complete", {"result": 1}), ("fail", {"error": "no paper"})):
+        status, answer = await served.post(f"/v1/jobs/{job_id}:{path}", report, token=token)
+        assert (status, answer["code"]) == (409, "illegal_move")
+    assert (await served.job(job_id)).result == {"pages": 3}
 
 
 async def test_the_receiver_lets_the_job_fail_and_it_is_sent_again(served: Served, endpoint: FakeEndpoint) -> None:
@@ -355,6 +370,28 @@ async def test_work_that_is_not_completed_in_time_fails(served: Served, endpoint
     assert job.status is Status.RETRYING
     assert job.failure is not None
     assert "within 0.001 s" in job.failure.message
+    status, answer = await served.post(f"/v1/jobs/{job_id}:complete", {"result": 1}, token=token_in(endpoint))
+    assert (status, answer["code"]) == (409, "illegal_move")
+    assert "no report came in time" in answer["detail"]
+
+
+async def test_a_report_that_comes_too_late_is_refused_before_the_job_has_noticed(endpoint: FakeEndpoint) -> None:
+    clock = ManualClock()
+    async with Mainspring("memory://", clock=clock) as app, serving(app) as served:
+        job_id = await accepted(served, endpoint, complete_within=60)
+        clock.advance(61)
+        status, answer = await served.post(f"/v1/jobs/{job_id}:complete", {"result": 1}, token=token_in(endpoint))
+        assert (status, answer["code"]) == (409, "illegal_move")
+        await served.run()
+        assert (await served.job(job_id)).status is Status.RETRYING
+
+
+async def test_a_job_that_was_cancelled_takes_no_report(served: Served, endpoint: FakeEndpoint) -> None:
+    job_id = await accepted(served, endpoint)
+    assert (await served.post(f"/v1/jobs/{job_id}:cancel"))[0] == 200
+    status, answer = await served.post(f"/v1/jobs/{job_id}:complete", {"result": 1}, token=token_in(endpoint))
+    assert (status, answer["code"]) == (409, "illegal_move")
+    assert "cancelled" in answer["detail"]
 
 
 async def test_only_pushed_jobs_that_wait_can_be_ended(served: Served, endpoint: FakeEndpoint) -> None:

@@ -2,37 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Literal, Self
 
 from mainspring.bulk.change import (
     COLLECTION,
-    TOLERANCE,
     BulkChange,
     BulkState,
-    differs,
+    changeable,
     filter_data,
     from_data,
     narrowed,
     to_data,
 )
-from mainspring.errors import BulkNotFound, ConfigurationError, CountMoved, IllegalMove
+from mainspring.errors import BulkNotFound, ConfigurationError, IllegalMove
 from mainspring.ids import new_id
+from mainspring.job import FINISHED, Job, Status
 from mainspring.queue_patterns import are_all_among
 from mainspring.services import Services, whoami
+from mainspring.stores import affected
 from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Note, Write
 from mainspring.stores.paging import newest
-from mainspring.stores.protocol import Action, AuditFilter, Filter, Store
+from mainspring.stores.protocol import Action, AuditFilter, CappedCount, Filter, Store
 
 ActionName = Literal["cancel", "retry", "delete"]
 KEEP = 30 * 86_400_000  # milliseconds for which an ended bulk change stays readable
+COUNT_CAP = 10_000  # jobs that a request counts or looks at, if the store has no counter of them
 ATTEMPTS = 20  # of a write that other processes disturb
 
 
 @dataclass(frozen=True, slots=True)
 class BulkPage:
     changes: list[BulkChange]
+    cursor: str | None  # pass it to get the next page; None: this was the last
+
+
+@dataclass(frozen=True, slots=True)
+class AffectedJob:
+    """A job that a bulk change has changed."""
+
+    id: str
+    job: Job | None  # as it is now; None: it has been deleted
+
+
+@dataclass(frozen=True, slots=True)
+class AffectedPage:
+    jobs: list[AffectedJob]
     cursor: str | None  # pass it to get the next page; None: this was the last
 
 
@@ -63,24 +80,29 @@ class Bulk:
 
         With `expect`, refuse if the number of jobs differs from it by more than 5 %. `pace` is the most jobs per
         second. With `canary`, change that many jobs and then wait for `go_on`. With `dry_run`, only count.
+
+        If the jobs cannot be counted quickly, the state is `counting` and a worker counts them first. Then a number
+        that differs from `expect` makes it fail, and a dry run is kept until it has been counted.
         """
         chosen, now = action_of(action), self._services.now()
         check_numbers(expect, pace, canary)
-        where = narrowed(chosen, replace(where, within=self._within) if self._within else where, now)
-        total = await self._services.store.count(where) if where.statuses else 0
-        if expect is not None and differs(total, expect):
-            msg = (
-                f"{total:,} jobs match, but {expect:,} were expected, which is more than {TOLERANCE:.0%} off; "
-                "look at the jobs again, and start with the new number"
-            )
-            raise CountMoved(msg)
-        state = BulkState.PLANNED if dry_run else BulkState.RUNNING if canary is None else BulkState.CANARY
-        change = BulkChange(
-            new_id(), chosen, where, actor or whoami(), reason, state, total, now, pace=pace, canary=canary
-        )
-        if not dry_run:
+        where = self._changeable(chosen, where)
+        total = await count(self._services.store, where, now)
+        asked = BulkChange(
+            new_id(), chosen, narrowed(where, now), actor or whoami(), reason, BulkState.COUNTING, 0, now,
+            pace=pace, canary=canary, expect=expect, dry_run=dry_run,
+        )  # fmt: skip
+        change = asked.begun(total, now)
+        if change.state is not BulkState.PLANNED:
             await self._write(change, ABSENT, self._note("bulk.start", change, change.actor, reason))
         return change
+
+    async def count(self, action: Action | ActionName, where: Filter) -> CappedCount:
+        """Count the jobs that a bulk change would change, in bounded time."""
+        return await count(self._services.store, self._changeable(action_of(action), where), self._services.now())
+
+    def _changeable(self, action: Action, where: Filter) -> Filter:
+        return changeable(action, replace(where, within=self._within) if self._within else where)
 
     async def get(self, bulk_id: str) -> BulkChange:
         """Return a bulk change and how far it is."""
@@ -98,6 +120,19 @@ class Bulk:
             return True
         of_jobs = from_data(document.data).where.within
         return bool(of_jobs) and are_all_among(of_jobs, self._within)
+
+    async def jobs(self, bulk_id: str, *, limit: int = 50, cursor: str | None = None) -> AffectedPage:
+        """Return jobs that a bulk change has changed, also deleted ones, about in the order of the changes."""
+        await self._read(bulk_id)
+        ids, cursor = await affected.read(self._services.store, bulk_id, limit, cursor)
+        jobs = await self._jobs(ids)
+        return AffectedPage([AffectedJob(job_id, jobs.get(job_id)) for job_id in ids], cursor)
+
+    async def _jobs(self, ids: Sequence[str]) -> dict[str, Job]:
+        if not ids:
+            return {}
+        where = Filter(ids=tuple(ids), within=self._within)
+        return {job.id: job for job in (await self._services.store.find(where, limit=len(ids))).jobs}
 
     async def cancel(self, bulk_id: str, *, reason: str = "", actor: str | None = None) -> BulkChange:
         """Stop a bulk change. Jobs that it has changed stay changed."""
@@ -157,6 +192,30 @@ class Bulk:
         }
         detail = {"action": change.action.value, "filter": where, "jobs": change.total}
         return Note(By(actor, reason, change.id), action, detail)
+
+
+async def count(store: Store, where: Filter, now: datetime) -> CappedCount:
+    """Count the jobs in bounded time: by the store's counters if the filter has only queues and statuses.
+
+    The counters include jobs of this millisecond, which the change leaves alone.
+    """
+    if not where.statuses:
+        return CappedCount(0, exact=True)
+    if where == Filter(queues=where.queues, statuses=where.statuses, within=where.within):
+        return await store.count_up_to(where, COUNT_CAP)
+    found = await store.count_up_to(narrowed(where, now), COUNT_CAP)
+    if found.exact:
+        return found
+    everything = await store.count_up_to(of_same_tables(where), COUNT_CAP)
+    if not everything.exact or everything.value > COUNT_CAP:
+        return found
+    return CappedCount(await store.count(narrowed(where, now)), exact=True)
+
+
+def of_same_tables(where: Filter) -> Filter:
+    """Return the filter for all jobs that a full count may have to look at; stores keep finished jobs apart."""
+    finished = [group for group in (FINISHED, frozenset(Status) - FINISHED) if group.intersection(where.statuses)]
+    return Filter(statuses=tuple(status for status in Status if any(status in group for group in finished)))
 
 
 async def counted(store: Store, change: BulkChange) -> BulkChange:

@@ -9,10 +9,11 @@ from enum import StrEnum
 from typing import Any
 
 from mainspring.clock import Millis, to_datetime
+from mainspring.errors import CountMoved
 from mainspring.job import FINISHED, Status
 from mainspring.stores.documents import Key
 from mainspring.stores.engine.change import ALLOWED
-from mainspring.stores.protocol import Action, Filter
+from mainspring.stores.protocol import Action, CappedCount, Filter
 
 COLLECTION = "bulk"
 PAGE_SIZE = 500  # jobs per step
@@ -21,7 +22,8 @@ MOMENTS = frozenset(field.name for field in fields(Filter) if field.name.endswit
 
 
 class BulkState(StrEnum):
-    PLANNED = "planned"  # a dry run: nothing is stored, and nothing will happen
+    COUNTING = "counting"  # too many jobs may match to count them in the request; a worker counts them first
+    PLANNED = "planned"  # a dry run: nothing will happen
     CANARY = "canary"  # the first few jobs are changed
     WAITING = "waiting"  # the first few jobs were changed; it waits for `go_on`
     RUNNING = "running"
@@ -30,7 +32,7 @@ class BulkState(StrEnum):
     FAILED = "failed"  # `error` says why
 
 
-ENDED = frozenset({BulkState.DONE, BulkState.CANCELLED, BulkState.FAILED})
+ENDED = frozenset({BulkState.PLANNED, BulkState.DONE, BulkState.CANCELLED, BulkState.FAILED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +45,15 @@ class BulkChange:
     actor: str
     reason: str
     state: BulkState
-    total: int  # jobs that matched at the start
+    total: int  # jobs that matched at the start; while it is counting: at least so many
     created_at: datetime
     changed: int = 0  # changed or, while they run, asked to stop
     looked_at: int = 0  # jobs that it has dealt with so far, also those that could not be changed
     conflicts: int = 0  # not retried, because another live job holds the dedupe key
     pace: float | None = None  # jobs per second
     canary: int | None = None  # jobs that are changed before it waits
+    expect: int | None = None  # jobs that its caller expected to match
+    dry_run: bool = False  # only count the jobs
     cursor: str | None = None  # only the timer reads it: where the next step begins
     ended_at: datetime | None = None
     error: str = ""
@@ -80,18 +84,33 @@ class BulkChange:
             return max(1, self.canary - self.looked_at)
         return PAGE_SIZE if self.pace is None else max(1, min(PAGE_SIZE, int(self.pace)))
 
+    def begun(self, total: CappedCount, now: datetime) -> BulkChange:
+        """Return it after its jobs were counted; raise CountMoved if they are not as many as expected."""
+        if self.expect is not None:
+            check_count(total, self.expect)
+        change = replace(self, total=total.value)
+        if not total.exact:
+            return replace(change, state=BulkState.COUNTING)
+        if self.dry_run:
+            return replace(change, state=BulkState.PLANNED, ended_at=now)
+        return replace(change, state=BulkState.RUNNING if self.canary is None else BulkState.CANARY)
+
     def pause_after(self, jobs: int) -> Millis:
         """Return how long to wait after a step that changed this many jobs."""
         return 0 if self.pace is None else int(1000 * jobs / self.pace)
 
 
-def narrowed(action: Action, where: Filter, now: datetime) -> Filter:
-    """Return the filter for jobs that the action can change and that exist now.
+def changeable(action: Action, where: Filter) -> Filter:
+    """Return the filter for jobs that the action can change."""
+    return replace(where, statuses=tuple(s for s in where.statuses or tuple(Status) if s in ALLOWED[action]))
+
+
+def narrowed(where: Filter, now: datetime) -> Filter:
+    """Return the filter for jobs that exist now.
 
     Finished jobs must have finished before: a job that ends later did not match at the start.
     """
-    chosen = tuple(status for status in where.statuses or tuple(Status) if status in ALLOWED[action])
-    where = replace(where, statuses=chosen)
+    chosen = where.statuses
     if where.created_before is None or where.created_before > now:
         where = replace(where, created_before=now)
     if chosen and FINISHED.issuperset(chosen) and (where.finished_before is None or where.finished_before > now):
@@ -99,8 +118,15 @@ def narrowed(action: Action, where: Filter, now: datetime) -> Filter:
     return where
 
 
-def differs(total: int, expected: int) -> bool:
-    return abs(total - expected) > TOLERANCE * expected
+def check_count(total: CappedCount, expected: int) -> None:
+    """Raise CountMoved if the jobs are not as many as expected, or already more."""
+    too_few = total.exact and total.value < (1 - TOLERANCE) * expected
+    if too_few or total.value > (1 + TOLERANCE) * expected:
+        msg = (
+            f"{total} jobs match, but {expected:,} were expected, which is more than {TOLERANCE:.0%} off; "
+            "look at the jobs again, and start with the new number"
+        )
+        raise CountMoved(msg)
 
 
 # -- stored form ----------------------------------------------------------------------------------

@@ -13,17 +13,18 @@ from dataclasses import replace
 from mainspring.bulk.api import KEEP, counted
 from mainspring.bulk.change import COLLECTION, BulkChange, BulkState, at, from_data, to_data
 from mainspring.clock import Millis
-from mainspring.errors import MainspringError, StoreUnavailable
+from mainspring.errors import CountMoved, MainspringError, StoreUnavailable
 from mainspring.feature import Feature, Timer
 from mainspring.jobs import Jobs
 from mainspring.log import get_log
 from mainspring.services import Services
 from mainspring.stores.documents import Bundle, By, Document, Write
-from mainspring.stores.protocol import Changed
+from mainspring.stores.protocol import CappedCount, Changed
 
 log = get_log("mainspring.bulk")
 
 STEP_LEASE: Millis = 30_000  # after which another process repeats a step that was not finished
+COUNT_LEASE: Millis = 300_000  # after which another process counts again; counting millions of jobs takes a while
 
 
 class BulkTimer(Timer):
@@ -38,10 +39,30 @@ class BulkTimer(Timer):
     async def fire(self, documents: Sequence[Document], now: Millis) -> Millis | None:
         for document in documents:
             change = from_data(document.data)
-            taken = Write(document.key, document.data, expected=document.version, due_at=now + STEP_LEASE)
+            lease = COUNT_LEASE if change.state is BulkState.COUNTING else STEP_LEASE
+            taken = Write(document.key, document.data, expected=document.version, due_at=now + lease)
             if await self._written(taken):
-                await self._step(await counted(self._services.store, change), taken.version)
+                await self._advance(change, taken.version)
         return None
+
+    async def _advance(self, change: BulkChange, version: str) -> None:
+        if change.state is BulkState.COUNTING:
+            await self._count(change, version)
+        else:
+            await self._step(await counted(self._services.store, change), version)
+
+    async def _count(self, change: BulkChange, version: str) -> None:
+        """Count the jobs, and begin if they are as many as expected."""
+        now = self._services.store.clock.now
+        total = await self._services.store.count(change.where)
+        try:
+            begun = change.begun(CappedCount(total, exact=True), at(now()))
+        except CountMoved as error:
+            begun = replace(change, total=total, state=BulkState.FAILED, error=str(error))
+        if begun.ended:
+            await self._finish(begun, version)
+        else:
+            await self._written(self._write(begun, version, due_at=now()))
 
     async def _step(self, change: BulkChange, version: str) -> None:
         """Change one page of jobs, and write how far it is."""
@@ -72,7 +93,7 @@ class BulkTimer(Timer):
             await self._written(self._write(change, version, due_at=due_at))
 
     async def _change_page(self, change: BulkChange) -> Changed:
-        by = By(change.actor, change.reason, change.id)
+        by = By(change.actor, change.reason, change.id, list_for=KEEP)
         page = await self._services.store.change(
             change.action, change.where, by, limit=change.page_size, cursor=change.cursor
         )

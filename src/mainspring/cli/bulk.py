@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from mainspring.app import Mainspring
+from mainspring.bulk.api import AffectedJob
 from mainspring.bulk.change import BulkChange, filter_data
 from mainspring.cli.exits import Exit
 from mainspring.cli.loading import opened
@@ -38,6 +39,9 @@ COLUMNS = (
 )
 
 
+JOB_COLUMNS = (Column("ID"), Column("STATUS"), Column("QUEUE", least=8), Column("TASK", least=8))
+
+
 def add_commands(commands: Commands) -> None:
     line = "look at bulk changes, cancel them or let them go on"
     bulk = add_group(commands, "bulk", line)
@@ -45,6 +49,8 @@ def add_commands(commands: Commands) -> None:
     add_page_options(parser)
     add_store_options(parser)
     add_command_about(bulk, "show", show_change, "show how far a bulk change is", what="the bulk change, by its id")
+    line = "list the jobs that a bulk change has changed, also those that were deleted"
+    add_page_options(add_command_about(bulk, "jobs", list_jobs, line, what="the bulk change, by its id"), str)
     for name, run, words in (
         ("cancel", cancel_change, "stop a bulk change; jobs that it has changed stay changed"),
         ("go-on", go_on, "let a bulk change go on that waits after its canary"),
@@ -97,6 +103,25 @@ def say_change(terminal: Terminal, change: BulkChange, now: datetime) -> None:
             terminal.say(f"{label}: {text}")
     if change.conflicts:
         terminal.say(f"not retried, because other live jobs hold their dedupe keys: {change.conflicts:,}")
+
+
+def list_jobs(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        page = app.run(app.bulk.jobs(args.id, limit=args.limit, cursor=args.cursor))
+    if terminal.json:
+        terminal.emit(page)
+        return Exit.OK
+    if page.jobs:
+        terminal.table(JOB_COLUMNS, [job_row(affected) for affected in page.jobs])
+    else:
+        terminal.note("no jobs")
+    say_more(args, terminal, page.cursor)
+    return Exit.OK
+
+
+def job_row(affected: AffectedJob) -> Sequence[Cell]:
+    job = affected.job
+    return (affected.id, "deleted", "", "") if job is None else (job.id, job.status.value, job.queue, job.task)
 
 
 def cancel_change(args: Namespace, terminal: Terminal) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from mainspring.app import Mainspring
 from mainspring.bulk.api import action_of
-from mainspring.bulk.change import BulkChange
+from mainspring.bulk.change import BulkChange, BulkState
 from mainspring.cli.exits import Exit, UsageError, exit_code_of
 from mainspring.cli.filters import add_filter_options, is_filtered
 from mainspring.cli.ids import full_id
@@ -17,7 +17,7 @@ from mainspring.cli.loading import opened
 from mainspring.cli.parser import Parser, add_actor_options, add_store_options, parse_positive
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError, StoreError
-from mainspring.stores.protocol import ChangeResult, Filter
+from mainspring.stores.protocol import CappedCount, ChangeResult, Filter
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +124,24 @@ def start_in_background(app: Mainspring, args: Namespace, terminal: Terminal, ch
         )  # fmt: skip
         return app.run(started)
 
-    planned = start(dry_run=True)
-    if args.dry_run:
+    if args.dry_run and (planned := start(dry_run=True)).state is BulkState.PLANNED:
         return conclude(terminal, change, ChangeResult(planned.total), dry_run=True)
-    require_consent(args, terminal, change, planned.total)
-    started = start(dry_run=False)
+    if not args.dry_run:
+        require_consent(args, terminal, change, app.run(app.bulk.count(action_of(change.verb), where)))
+        planned = start(dry_run=False)
+    say_started(terminal, change, planned)
+    return Exit.OK
+
+
+def say_started(terminal: Terminal, change: Change, started: BulkChange) -> None:
     if terminal.json:
         terminal.emit(started)
+        return
+    if started.state is BulkState.COUNTING:
+        terminal.say(f"bulk change {started.id} counts its jobs first: more than {count_jobs(started.total)}")
     else:
         terminal.say(f"bulk change {started.id} has begun: {change.verb} {count_jobs(started.total)}")
-        terminal.note(f"see how far it is: mainspring bulk show {started.id}")
-    return Exit.OK
+    terminal.note(f"see how far it is: mainspring bulk show {started.id}")
 
 
 # -- by id ----------------------------------------------------------------------------------------
@@ -176,19 +183,19 @@ def change_many(args: Namespace, terminal: Terminal, change: Change, apply: Call
     found = apply(dry_run=True)
     if args.dry_run:
         return conclude(terminal, change, found, dry_run=True)
-    require_consent(args, terminal, change, found.count)
+    require_consent(args, terminal, change, CappedCount(found.count, exact=True))
     with terminal.progress(f"{change.verb}:", found.count) as bar:
         result = apply(reason=args.reason, actor=args.actor, on_progress=bar.reach)
     return conclude(terminal, change, result)
 
 
-def require_consent(args: Namespace, terminal: Terminal, change: Change, count: int) -> None:
-    if args.yes or count <= 1:
+def require_consent(args: Namespace, terminal: Terminal, change: Change, count: CappedCount) -> None:
+    if args.yes or (count.exact and count.value <= 1):
         return
     if not terminal.interactive:
-        msg = f"this would {change.verb} {count:,} jobs; add --yes to do it, or --dry-run to count only"
+        msg = f"this would {change.verb} {count} jobs; add --yes to do it, or --dry-run to count only"
         raise UsageError(msg, args.prog)
-    if not terminal.confirm(f"{change.verb.capitalize()} {count:,} jobs?"):
+    if not terminal.confirm(f"{change.verb.capitalize()} {count} jobs?"):
         msg = "nothing was changed"
         raise MainspringError(msg)
 

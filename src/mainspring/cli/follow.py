@@ -49,6 +49,7 @@ def add_change_filter(parser: Parser) -> None:
     group.add_argument("--queue", **many, metavar="QUEUE[,…]", help="in any of these queues")
     group.add_argument("--task", **many, metavar="TASK[,…]", help="of any of these tasks")
     group.add_argument("--job", **many, metavar="ID[,…]", help=f"of any of these jobs, {BY_ID}")
+    group.add_argument("--tag", **many, metavar="TAG[,…]", help="of jobs with all of these tags")
     group.add_argument(
         "--target", type=parse_target, metavar="TYPE[:ID]", help="about this target, or any target of this type"
     )
@@ -83,6 +84,7 @@ def make_filter(args: Namespace, app: Mainspring) -> ChangeFilter:
         jobs=tuple(full_id(app, text) for text in args.job),
         target_type=target_type,
         target_id=target_id,
+        tags=tuple(args.tag),
     )
 
 

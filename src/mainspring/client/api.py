@@ -117,6 +117,7 @@ class Api(Resource[S]):
         queue: OneOrMore = (),
         task: OneOrMore = (),
         job: OneOrMore = (),
+        tag: OneOrMore = (),
         target_type: str | None = None,
         target_id: str | None = None,
         after: str | None = None,
@@ -125,7 +126,7 @@ class Api(Resource[S]):
 
         A lost connection is resumed without a gap. If events are missing nevertheless, a `Reset` comes in their place.
         """
-        query = {"kind": kind, "queue": queue, "task": task, "job": job}
+        query = {"kind": kind, "queue": queue, "task": task, "job": job, "tag": tag}
         targets = {"target_type": target_type, "target_id": target_id}
         return Follower(self.runner.connection, {**query, **targets}, after).follow()
 

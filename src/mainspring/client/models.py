@@ -7,7 +7,7 @@ from pydantic import Field
 from mainspring.service.answers.audit import AuditPage, AuditView
 from mainspring.service.answers.batches import BatchCancelled, BatchPage, BatchSummaryView, BatchView, NewBatchView
 from mainspring.service.answers.breakers import BreakerList, BreakerView
-from mainspring.service.answers.bulk import BulkPage, BulkView
+from mainspring.service.answers.bulk import AffectedPage, AffectedView, BulkPage, BulkView
 from mainspring.service.answers.completion import EndedView
 from mainspring.service.answers.dead import ChangedView, DeadPage
 from mainspring.service.answers.failures import GroupPage, GroupView, RetriedView
@@ -78,6 +78,8 @@ class User(UserView):
 
 
 __all__ = [
+    "AffectedPage",
+    "AffectedView",
     "AuditPage",
     "AuditView",
     "BatchCancelled",

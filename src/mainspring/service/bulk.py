@@ -10,10 +10,11 @@ from pydantic import Field, StrictBool, StrictInt, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mainspring.bulk.change import BulkChange, filter_data
+from mainspring.bulk.api import AffectedJob
+from mainspring.bulk.change import BulkChange, BulkState, filter_data
 from mainspring.json_data import plain
 from mainspring.redaction import MARK
-from mainspring.service.answers.bulk import BulkPage, BulkView
+from mainspring.service.answers.bulk import AffectedPage, BulkPage, BulkView
 from mainspring.service.bodies import Body as Checked
 from mainspring.service.bodies import JobFilter, Reasoned
 from mainspring.service.cursors import cursor_of, last_of
@@ -22,6 +23,7 @@ from mainspring.service.replay import KeyKind, known_effect
 from mainspring.service.requests import Reason, Router, answer, caller_of, location, needs, next_link
 from mainspring.service.separation import bulk_of, filter_for
 from mainspring.service.tokens import Scope
+from mainspring.service.views import job_data
 from mainspring.stores.protocol import Filter
 
 router = Router(prefix="/v1/bulk", tags=["bulk actions"])
@@ -66,6 +68,11 @@ def bulk_data(request: Request, change: BulkChange) -> dict[str, Any]:
     return {**texts(request, data), "filter": filter_shown(request, change.where), "progress": change.progress}
 
 
+def affected_data(request: Request, affected: AffectedJob) -> dict[str, Any]:
+    job = None if affected.job is None else job_data(affected.job, redaction_of(request))
+    return {"id": affected.id, "job": job}
+
+
 def filter_shown(request: Request, where: Filter) -> dict[str, Any]:
     """Return a filter as a request gives it."""
     data = {NAMES.get(name, name): value for name, value in plain(filter_data(where)).items()}
@@ -83,11 +90,15 @@ def filter_shown(request: Request, where: Filter) -> dict[str, Any]:
     response_model=BulkView,
     status_code=202,
     summary="Start a bulk action",
-    responses={200: {"model": BulkView, "description": "a dry run: nothing was started"}},
+    responses={200: {"model": BulkView, "description": "a dry run, whose jobs are counted"}},
     **needs(Scope.OPERATE, KeyKind.RESUMED, projects=True, may=("count_moved",), tells=("Location",)),
 )
 async def start_bulk(request: Request, body: NewBulkBody) -> Response:
-    """Cancel, retry or delete all jobs that match now. Workers do it; follow the progress at the Location."""
+    """Cancel, retry or delete all jobs that match now. Workers do it; follow the progress at the Location.
+
+    If the jobs cannot be counted quickly, the answer is 202 with the state `counting`, also to a dry run: a worker
+    counts them first. If their number then differs from `expect` by more than 5 %, the action fails.
+    """
     if (begun := known_effect(request)) is not None:
         change = await bulk_of(request).get(begun["operation"])
     else:
@@ -96,7 +107,7 @@ async def start_bulk(request: Request, body: NewBulkBody) -> Response:
             body.action, where, expect=body.expect, pace=body.pace, canary=body.canary,
             dry_run=body.dry_run, reason=body.reason, actor=caller_of(request).actor,
         )  # fmt: skip
-    if body.dry_run:
+    if change.state is BulkState.PLANNED and begun is None:
         return answer(bulk_data(request, change))
     return answer(bulk_data(request, change), 202, location(request, f"/v1/bulk/{change.id}"))
 
@@ -113,6 +124,18 @@ async def list_bulk(request: Request, query: Annotated[BulkQuery, Query()]) -> R
 async def show_bulk(request: Request, bulk_id: BulkId) -> Response:
     """Return how far a bulk action is."""
     return answer(bulk_data(request, await bulk_of(request).get(bulk_id)))
+
+
+@router.get(
+    "/{bulk_id}/jobs", response_model=AffectedPage, summary="List the jobs of a bulk action",
+    **needs(Scope.READ, projects=True),
+)  # fmt: skip
+async def list_bulk_jobs(request: Request, bulk_id: BulkId, query: Annotated[BulkQuery, Query()]) -> Response:
+    """Return the jobs that a bulk action has changed, also those that were deleted."""
+    what = f"the jobs of bulk action {bulk_id}"
+    page = await bulk_of(request).jobs(bulk_id, limit=query.limit, cursor=last_of(what, query.cursor))
+    jobs, cursor = [affected_data(request, job) for job in page.jobs], cursor_of(what, page.cursor)
+    return answer({"jobs": jobs, "cursor": cursor}, headers=next_link(request, cursor))
 
 
 @router.post(

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mainspring.clock import Millis, to_millis
 from mainspring.errors import IllegalMove
-from mainspring.features.durable.signals import waiting_key
-from mainspring.job import Job, Status
+from mainspring.features.durable.signals import Signal
+from mainspring.job import Job, Step
 from mainspring.outgoing.client import MAX_ANSWER
 from mainspring.projects import key_in
 from mainspring.service.answers.completion import EndedView
 from mainspring.service.bodies import Body, ErrorCode
 from mainspring.service.problems import Problem
-from mainspring.service.push import TASK, signal_key
+from mainspring.service.push import TASK, WORK, signal_key
 from mainspring.service.replay import KeyKind, known_effect
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs
 from mainspring.service.separation import jobs_of
@@ -67,40 +70,66 @@ async def fail_job(request: Request, job_id: str, body: FailBody) -> Response:
 
 
 async def end(request: Request, job_id: str, report: dict[str, Any]) -> Response:
+    accepted = answer({"id": job_id, "accepted": True}, 202)
     if known_effect(request) is not None:
-        return answer({"id": job_id, "accepted": True}, 202)
+        return accepted
     job = await jobs_of(request).get(job_id)
-    number = checked_number(job, caller_of(request).request_number)
-    key = key_in(job.queue, signal_key(job_id, number))
-    sent = await app_of(request).signal(key, report, id=SIGNAL_ID)
-    if sent.payload != report:
-        msg = f"the work of job {job_id} has been ended by another report"
+    works = works_in(await app_of(request).store.steps(job.id))
+    number = checked_number(job, caller_of(request).request_number, works)
+    work = works.get(number, Work())
+    if not work.is_over:
+        refuse_finished(job)
+        key = key_in(job.queue, signal_key(job_id, number))
+        work = work.ended_by(await app_of(request).signal(key, report, id=SIGNAL_ID))
+    if work.report != report:
+        what = "another report has ended it" if work.report else "no report came in time"
+        msg = f"the work on request {number} of job {job_id} is over: {what}"
         raise IllegalMove(msg)
-    return answer({"id": job_id, "accepted": True}, 202)
+    return accepted
 
 
-def checked_number(job: Job, number: int | None) -> int:
-    """Return the number of the request that is ended; raise IllegalMove if the job does not wait for its end.
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The work on one request, as the job's step records it."""
+
+    is_over: bool = False
+    report: Any = None  # that has ended it; None: there is none, or none came in time
+    until: Millis | None = None  # later reports do not count; None: not known yet
+
+    def ended_by(self, signal: Signal) -> Work:
+        in_time = self.until is None or to_millis(signal.sent_at) <= self.until
+        return Work(is_over=True, report=signal.payload if in_time else None)
+
+
+def works_in(steps: Iterable[Step]) -> dict[int, Work]:
+    """Return the work on each request whose answer was 202, by the request's number."""
+    waits = {step.name.removeprefix(WORK): step.output or "{}" for step in steps if step.kind == "wait"}
+    return {int(number): work_of(json.loads(state)) for number, state in waits.items()}
+
+
+def work_of(state: Mapping[str, Any]) -> Work:
+    if "signal" in state:
+        return Work(is_over=True, report=(state["signal"] or {}).get("payload"))
+    return Work(until=state.get("until"))
+
+
+def checked_number(job: Job, number: int | None, works: Mapping[int, Work]) -> int:
+    """Return the number of the request that is ended: that of the caller's token, or the last one.
 
     With the token of a request, that may also be one whose answer is still on its way.
     """
-    waited = number_in(job)
     if job.task != TASK:
         msg = f"job {job.id} is of task {job.task!r}; only jobs of {TASK!r} are ended by a request"
-    elif job.finished:
-        msg = f"job {job.id} is {job.status}"
-    elif number is None and waited is None:
+        raise IllegalMove(msg)
+    found = number or max(works, default=None)
+    if found is None:
+        refuse_finished(job)
         msg = f"job {job.id} is {job.status}, and does not wait for the end of work elsewhere"
-    elif number is not None and waited is not None and number != waited:
-        msg = f"request {number} of job {job.id} is over; it waits for the end of request {waited}"
-    else:
-        return waited or number or 1
-    raise IllegalMove(msg)
+        raise IllegalMove(msg)
+    return found
 
 
-def number_in(job: Job) -> int | None:
-    """Return the number of the request whose end the job waits for."""
-    prefix = waiting_key(key_in(job.queue, signal_key(job.id, 0)))[:-1]
-    if job.status is not Status.SUSPENDED or job.waits_for is None or not job.waits_for.startswith(prefix):
-        return None
-    return int(job.waits_for.removeprefix(prefix))
+def refuse_finished(job: Job) -> None:
+    if job.finished:
+        msg = f"job {job.id} is {job.status}"
+        raise IllegalMove(msg)

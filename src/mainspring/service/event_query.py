@@ -19,12 +19,13 @@ Place = Annotated[str, StringConstraints(max_length=10_000)]
 
 
 class EventFilter(Body):
-    """Selects events. Every field that is given must match; a list matches any of its values."""
+    """Selects events. Every field that is given must match; a list matches any of its values, `tag` all of them."""
 
     kind: list[ChangeKind] = Field(default=[], max_length=MOST_VALUES)
     queue: list[Name] = Field(default=[], max_length=MOST_VALUES)
     task: list[Name] = Field(default=[], max_length=MOST_VALUES)
     job: list[Name] = Field(default=[], max_length=MOST_VALUES, description="ids of jobs")
+    tag: list[Name] = Field(default=[], max_length=MOST_VALUES, description="all of them")
     target_type: Name | None = None
     target_id: Annotated[str, StringConstraints(min_length=1, max_length=1_000)] | None = None
 
@@ -34,6 +35,7 @@ class EventFilter(Body):
             queues=tuple(self.queue),
             tasks=tuple(self.task),
             jobs=tuple(self.job),
+            tags=tuple(self.tag),
             target_type=self.target_type,
             target_id=self.target_id,
         )

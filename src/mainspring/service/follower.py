@@ -9,7 +9,7 @@ from mainspring.errors import StoreUnavailable
 from mainspring.log import get_log
 from mainspring.service.event_frames import Parcel
 from mainspring.service.hub import Hub, Subscription, events_of
-from mainspring.stores.feed import ChangeFilter, ChangePage, Cursor
+from mainspring.stores.feed import ChangeFilter, ChangePage, Cursor, with_tags
 from mainspring.stores.protocol import Store
 
 log = get_log("mainspring.service")
@@ -85,7 +85,8 @@ class Follower:
     async def _read_once(self, place: Cursor) -> ChangePage:
         goal = None if self._goal is None else str(self._goal)
         async with self._hub.own_reads:
-            return await self._store.changes(str(place), limit=PAGE, until=goal)
+            page = await self._store.changes(str(place), limit=PAGE, until=goal)
+            return await with_tags(page, self.subscription.where, self._store.tags)
 
     def _reach_end(self, place: Cursor) -> None:
         """At the end of the feed, join. At the place where it has joined, go on with what the hub sends."""

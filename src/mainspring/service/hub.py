@@ -121,6 +121,10 @@ class Subscription:
         return not self.where.kinds or ChangeKind.STARTED in self.where.kinds
 
     @property
+    def asks_for_tags(self) -> bool:
+        return bool(self.where.tags)
+
+    @property
     def place(self) -> Cursor | None:
         """Where the client is after everything that it has taken. It moves on even if nothing matches."""
         if self.joined and not self._parcels:
@@ -192,6 +196,7 @@ class Hub:
         self._progress = Conflation(self._flush)
         self._stream: ChangeStream | None = None
         self._with_starts = False
+        self._with_tags = False
 
     @property
     def redaction(self) -> Redaction:
@@ -242,7 +247,7 @@ class Hub:
         found = self._ring.events_after(cursor)
         if found is None and cursor == self.cursor:
             found = []
-        if found is None or self.cursor is None or self._lacks_starts(subscription):
+        if found is None or self.cursor is None or self._lacks(subscription):
             return False
         subscription.join(cursor)
         if events := Selection(found).of(subscription.where):
@@ -260,8 +265,10 @@ class Hub:
         finally:
             self._joining = [each for each in self._joining if each is not joining]
 
-    def _lacks_starts(self, subscription: Subscription) -> bool:
-        return subscription.asks_for_starts and not self._with_starts
+    def _lacks(self, subscription: Subscription) -> bool:
+        """Return whether the hub reads less than a client asks for: no starts, or no tags."""
+        lacks_starts = subscription.asks_for_starts and not self._with_starts
+        return lacks_starts or (subscription.asks_for_tags and not self._with_tags)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -289,11 +296,9 @@ class Hub:
         self._joining.clear()
 
     async def _follow(self) -> None:
-        """Read until the feed is lost, or a client is the first to ask for starts."""
-        self._with_starts = any(each.asks_for_starts for each in self._subscriptions)
-        kinds = tuple(ChangeKind) if self._with_starts else WITHOUT_STARTS
+        """Read until the feed is lost, or a client is the first to ask for starts or tags."""
         after = None if self.cursor is None else str(self.cursor)
-        self._stream = stream = self._app.changes(after=after, where=ChangeFilter(kinds=kinds))
+        self._stream = stream = self._app.changes(after=after, where=self._wanted())
         for joining in self._joining:
             joining.after_read = 0
         try:
@@ -302,7 +307,7 @@ class Hub:
                 async for page in pages:
                     self._take(page)
                     self._welcome(page, stream.reads)
-                    if any(map(self._lacks_starts, self._subscriptions)):
+                    if any(map(self._lacks, self._subscriptions)):
                         return
         except StoreUnavailable as error:
             log.warning("events_unavailable", error=str(error), retry_in=RETRY_PAUSE)
@@ -310,6 +315,15 @@ class Hub:
         except ChangesLost as lost:
             self._lose(Cursor.parse(lost.cursor))
             await asyncio.sleep(PAUSE)
+
+    def _wanted(self) -> ChangeFilter:
+        """Return what to read for all clients. The tags of events that are in the ring already cannot be added."""
+        self._with_starts = any(each.asks_for_starts for each in self._subscriptions)
+        tags = {tag for each in self._subscriptions for tag in each.where.tags}
+        if tags and not self._with_tags:
+            self._ring = Ring()
+        self._with_tags = bool(tags)
+        return ChangeFilter(kinds=tuple(ChangeKind) if self._with_starts else WITHOUT_STARTS, tags=tuple(sorted(tags)))
 
     def _take(self, page: ChangePage) -> None:
         before, self.cursor = self.cursor, page.cursor
@@ -341,7 +355,7 @@ class Hub:
         """Let clients join that have waited for this read."""
         if page.more:
             return
-        ready = [each for each in self._joining if read > each.after_read and not self._lacks_starts(each.subscription)]
+        ready = [each for each in self._joining if read > each.after_read and not self._lacks(each.subscription)]
         for joining in ready:
             self._joining.remove(joining)
             if not joining.place.done():

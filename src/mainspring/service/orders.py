@@ -1,7 +1,8 @@
 """Orders to workers in other languages: take no more jobs (quiet), or also end when those in hand are done (terminate).
 
 A worker gets its order with the answer to its next call, from whichever process it asks. A claim that waits is answered
-at once. The order ends when the worker leaves: another process may have the same name later.
+at once. The order ends when the worker leaves, or is silent for so long that it must be dead: another process may have
+the same name later.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.app import Mainspring
+from mainspring.clock import Millis
 from mainspring.leases.api import checked_id
 from mainspring.service.answers.orders import Order, OrderView
 from mainspring.service.requests import Reason, Router, answer, app_of, caller_of, needs
 from mainspring.service.separation import worker_for
 from mainspring.service.tokens import Scope
-from mainspring.stores.documents import Bundle, By, Key, Note, Write
+from mainspring.stores.documents import Bundle, By, Document, Key, Note, Write
 
 COLLECTION = "worker_orders"
-RETENTION = 24 * 3_600_000  # milliseconds; a worker that has not asked by then is gone
+LEASES_KEPT = 3  # leases for which an order outlives the last call of its worker
 router = Router(prefix="/v1", tags=["workers"])
 
 
@@ -30,9 +32,25 @@ def key_of(worker: str) -> Key:
 
 
 async def order_for(app: Mainspring, worker: str) -> Order | None:
+    """Return the order for a worker that calls, and keep it for longer."""
     documents = await app.store.documents([key_of(worker)])
-    order: Order | None = json.loads(documents[0].data)["order"] if documents else None
+    if not documents:
+        return None
+    await keep(app, documents[0])
+    order: Order = json.loads(documents[0].data)["order"]
     return order
+
+
+async def keep(app: Mainspring, document: Document) -> None:
+    """Keep an order for longer, unless it was changed meanwhile or is kept for long enough."""
+    until = kept_until(app)
+    if until - (document.expires_at or until) > app.store.lease * 1000:
+        write = Write(document.key, document.data, expected=document.version, expires_at=until)
+        await app.store.write([Bundle((write,))])
+
+
+def kept_until(app: Mainspring) -> Millis:
+    return app.store.clock.now() + int(LEASES_KEPT * app.store.lease * 1000)
 
 
 async def forget_order(app: Mainspring, worker: str) -> None:
@@ -44,7 +62,7 @@ async def give_order(request: Request, worker: str, order: Order | None, reason:
     worker = worker_for(caller, worker)
     note = Note(By(caller.actor, reason), f"worker.{order or 'continue'}", {"worker": worker})
     data = None if order is None else json.dumps({"order": order})
-    write = Write(key_of(worker), data, expires_at=None if data is None else app.store.clock.now() + RETENTION)
+    write = Write(key_of(worker), data, expires_at=None if data is None else kept_until(app))
     await app.store.write([Bundle((write,), note=note, spread=True)])
     return answer({"worker": worker, "order": order})
 

@@ -28,6 +28,7 @@ from mainspring.service.verdict import judge, result_of
 from mainspring.webhooks import ID, TIMESTAMP, signed
 
 TASK = QUEUE = "http"
+WORK = "work "  # and a request's number: the name of the step that waits for the end of the work on that request
 TRACE_HEADERS = ("traceparent", "tracestate", "baggage")
 
 
@@ -88,7 +89,7 @@ class Push:
             answer = await ctx.step(f"request {number}", self._send, ctx, request, secret, number)
             if answer["status"] != HTTPStatus.ACCEPTED:
                 return answer["result"]
-            ended = await ctx.wait_for(signal_key(ctx.job_id, number), timeout=within, name=f"work {number}")
+            ended = await ctx.wait_for(signal_key(ctx.job_id, number), timeout=within, name=f"{WORK}{number}")
             if ended is not None and ended.payload["done"]:
                 return ended.payload["result"]
             if await is_news(ctx, f"failure {number}"):

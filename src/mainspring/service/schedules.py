@@ -12,9 +12,8 @@ from fastapi import Body, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mainspring.app import Mainspring
 from mainspring.errors import ScheduleNotFound
-from mainspring.features.schedules.api import compare_stored
+from mainspring.features.schedules.api import Schedules, compare_stored
 from mainspring.features.schedules.rules import preview_schedule
 from mainspring.features.schedules.simulation import choose_schedules, fires_on_first_day, simulate, with_declared
 from mainspring.features.schedules.storage import StoredSchedule
@@ -31,6 +30,7 @@ from mainspring.service.problems import Problem
 from mainspring.service.redacted import check_receiver
 from mainspring.service.replay import KeyKind, forget_ended, known_effect, triggered_job
 from mainspring.service.requests import Reason, Router, answer, app_of, caller_of, location, needs
+from mainspring.service.separation import schedules_of
 from mainspring.service.tokens import Scope
 
 router = Router(prefix="/v1", tags=["schedules"])
@@ -41,18 +41,20 @@ MOST_FIRES = 100_000  # of one simulation or comparison; they take a thread a fe
 # -- looking --------------------------------------------------------------------------------------
 
 
-@router.get("/schedules", response_model=views.ScheduleList, summary="List schedules", **needs(Scope.READ))
+@router.get(
+    "/schedules", response_model=views.ScheduleList, summary="List schedules", **needs(Scope.READ, projects=True)
+)
 async def list_schedules(request: Request) -> Response:
     """Return all schedules with their states and their next times."""
-    app = app_of(request)
-    schedules = await app.schedules.list()
-    shown = await schedules_data(app, schedules)
-    return answer({"schedules": shown, "unreadable": await app.schedules.unreadable()})
+    schedules = schedules_of(request)
+    shown = await schedules_data(request, await schedules.list())
+    return answer({"schedules": shown, "unreadable": await schedules.unreadable()})
 
 
-async def schedules_data(app: Mainspring, schedules: Sequence[StoredSchedule]) -> list[dict[str, Any]]:
+async def schedules_data(request: Request, schedules: Sequence[StoredSchedule]) -> list[dict[str, Any]]:
+    app, within = app_of(request), caller_of(request).within
     last = [stored.last_job for stored in schedules if stored.last_job is not None]
-    jobs = {job.id: job for job in await app.store.get(last)} if last else {}
+    jobs = {job.id: job for job in await app.store.get(last, within=within)} if last else {}
     return [schedule_data(stored, jobs.get(stored.last_job or ""), app.now(), app.redaction) for stored in schedules]
 
 
@@ -64,12 +66,14 @@ def schedule_data(stored: StoredSchedule, last: Job | None, now: datetime, redac
     return {**data, "job": job, **extra, "revision": stored.revision}
 
 
-async def shown(app: Mainspring, stored: StoredSchedule, status: int = 200) -> Response:
-    (data,) = await schedules_data(app, [stored])
+async def shown(request: Request, stored: StoredSchedule, status: int = 200) -> Response:
+    (data,) = await schedules_data(request, [stored])
     return answer(data, status, etag(stored.revision))
 
 
-@router.post("/schedules:preview", response_model=views.PreviewView, summary="Preview a rule", **needs(Scope.READ))
+@router.post(
+    "/schedules:preview", response_model=views.PreviewView, summary="Preview a rule", **needs(Scope.READ, projects=True)
+)
 async def preview_rule(request: Request, body: bodies.PreviewBody) -> Response:
     """Return the coming times of any rule. Nothing is saved."""
     schedule, since = body.schedule(), body.since or app_of(request).now()
@@ -81,16 +85,17 @@ async def preview_rule(request: Request, body: bodies.PreviewBody) -> Response:
     "/schedules:simulate",
     response_model=views.SimulationView,
     summary="Simulate schedules",
-    **needs(Scope.READ, may=("not_found",)),
+    **needs(Scope.READ, projects=True, may=("not_found",)),
 )
 async def simulate_schedules(
     request: Request, body: Annotated[bodies.SimulateBody, Body(default_factory=bodies.SimulateBody)]
 ) -> Response:
     """Return what schedules would do in the coming days. Each job counts as done at once; nothing is run or saved."""
-    app = app_of(request)
-    start = body.since or app.now()
-    known = with_declared(await app.schedules.list(), app.schedules.declared.values(), app.now())
-    chosen, end = choose_schedules(known, body.ids), end_of(start, body.days)
+    schedules, now = schedules_of(request), app_of(request).now()
+    start = body.since or now
+    known = with_declared(await schedules.list(), schedules.declared.values(), now)
+    chosen = choose_schedules(known, [schedules.full_id(name) for name in body.ids or ()])
+    end = end_of(start, body.days)
 
     def run() -> dict[str, Any]:
         refuse_too_many(chosen, start, body.days)
@@ -117,7 +122,7 @@ def refuse_too_many(schedules: Sequence[StoredSchedule], start: datetime, days: 
 
 @router.get(
     "/schedules/{schedule_id:path}/preview", response_model=views.PreviewView, summary="Preview a schedule",
-    **needs(Scope.READ),
+    **needs(Scope.READ, projects=True),
 )  # fmt: skip
 async def preview(
     request: Request,
@@ -126,15 +131,15 @@ async def preview(
     reader: Annotated[str, Query(max_length=100, description="also show the times in this time zone")] = "UTC",
 ) -> Response:
     """Return the coming times of a schedule. Days on which clocks change are marked."""
-    app = app_of(request)
-    stored = await app.schedules.get(schedule_id)
-    rows = await app.schedules.preview(schedule_id, limit, reader=reader)
+    schedules = schedules_of(request)
+    stored = await schedules.get(schedule_id)
+    rows = await schedules.preview(schedule_id, limit, reader=reader)
     return answer({"words": stored.describe(), "tz": stored.schedule.tz, "coming": plain_rows(rows)})
 
 
 @router.get(
     "/schedules/{schedule_id:path}/ledger", response_model=views.LedgerView, summary="Show what became of times",
-    **needs(Scope.READ),
+    **needs(Scope.READ, projects=True),
 )  # fmt: skip
 async def show_ledger(
     request: Request,
@@ -143,7 +148,7 @@ async def show_ledger(
     before: Annotated[Instant | None, Query()] = None,
 ) -> Response:
     """Return what became of a schedule's times, newest first. The ledger of a deleted schedule stays for a while."""
-    schedules = app_of(request).schedules
+    schedules = schedules_of(request)
     found = await schedules.ledger(schedule_id, limit=limit + 1, before=before)
     if not found:
         await schedules.get(schedule_id)
@@ -154,12 +159,12 @@ async def show_ledger(
 
 @router.post(
     "/schedules/{schedule_id:path}/diff", response_model=views.DiffView, summary="Compare a change",
-    **needs(Scope.READ),
+    **needs(Scope.READ, projects=True),
 )  # fmt: skip
 async def diff(request: Request, schedule_id: ScheduleId, body: bodies.DiffBody) -> Response:
     """Return which times a change would add, remove or move. Nothing is saved."""
-    app = app_of(request)
-    before, now, schedule = await app.schedules.get(schedule_id), app.now(), body.schedule()
+    before = await schedules_of(request).get(schedule_id)
+    now, schedule = app_of(request).now(), body.schedule()
     after = before.replaced(schedule, now).derived()
 
     def run() -> dict[str, Any]:
@@ -176,12 +181,11 @@ async def diff(request: Request, schedule_id: ScheduleId, body: bodies.DiffBody)
     "/schedules/{schedule_id:path}",
     response_model=views.ScheduleView,
     summary="Show a schedule",
-    **needs(Scope.READ, tells=("ETag",)),
+    **needs(Scope.READ, projects=True, tells=("ETag",)),
 )
 async def show_schedule(request: Request, schedule_id: ScheduleId) -> Response:
     """Return a schedule. Its ETag changes when somebody changes the schedule, but not when it fires."""
-    app = app_of(request)
-    return await shown(app, await app.schedules.get(schedule_id))
+    return await shown(request, await schedules_of(request).get(schedule_id))
 
 
 # -- changing -------------------------------------------------------------------------------------
@@ -192,7 +196,7 @@ async def show_schedule(request: Request, schedule_id: ScheduleId) -> Response:
     response_model=views.ScheduleView,
     summary="Create or replace a schedule",
     responses={201: {"model": views.ScheduleView, "description": "it was created"}},
-    **needs(Scope.OPERATE, may=("unknown_task", "invalid_payload"), tells=("ETag",)),
+    **needs(Scope.OPERATE, projects=True, may=("unknown_task", "invalid_payload"), tells=("ETag",)),
 )
 async def put_schedule(
     request: Request,
@@ -202,14 +206,14 @@ async def put_schedule(
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Create or replace a schedule. With the ETag that you have read as `If-Match`, nobody's change is overwritten."""
-    app = app_of(request)
-    known = await found(app, schedule_id)
+    schedules = schedules_of(request)
+    known = await found(schedules, schedule_id)
     expect = expected(None if known is None else known.revision, if_match, if_none_match)
     job = await prepared(request, with_secrets(request, known, body.job.new_job()), traced=False)
-    stored = await app.schedules.put(
+    stored = await schedules.put(
         schedule_id, body.schedule(), job, reason=body.reason, actor=caller_of(request).actor, expect=expect
     )
-    return await shown(app, stored, 201 if known is None else 200)
+    return await shown(request, stored, 201 if known is None else 200)
 
 
 def with_secrets(request: Request, known: StoredSchedule | None, job: NewJobBody) -> NewJobBody:
@@ -224,16 +228,16 @@ def with_secrets(request: Request, known: StoredSchedule | None, job: NewJobBody
     return job.model_copy(update={"payload": restored(job.payload, old, app_of(request).redaction.of(job.task))})
 
 
-async def found(app: Mainspring, schedule_id: str) -> StoredSchedule | None:
+async def found(schedules: Schedules, schedule_id: str) -> StoredSchedule | None:
     try:
-        return await app.schedules.get(schedule_id)
+        return await schedules.get(schedule_id)
     except ScheduleNotFound:
         return None
 
 
 @router.post(
     "/schedules/{schedule_id:path}:pause", response_model=views.ScheduleView, summary="Pause a schedule",
-    **needs(Scope.OPERATE, tells=("ETag",)),
+    **needs(Scope.OPERATE, projects=True, tells=("ETag",)),
 )  # fmt: skip
 async def pause_schedule(
     request: Request,
@@ -241,25 +245,27 @@ async def pause_schedule(
     body: Annotated[bodies.PauseBody, Body(default_factory=bodies.PauseBody)],
 ) -> Response:
     """Stop a schedule from firing for now. Times within the pause are not fired later."""
-    app, actor = app_of(request), caller_of(request).actor
-    return await shown(app, await app.schedules.pause(schedule_id, until=body.until, reason=body.reason, actor=actor))
+    schedules, actor = schedules_of(request), caller_of(request).actor
+    paused = await schedules.pause(schedule_id, until=body.until, reason=body.reason, actor=actor)
+    return await shown(request, paused)
 
 
 @router.post(
     "/schedules/{schedule_id:path}:resume", response_model=views.ScheduleView, summary="Resume a schedule",
-    **needs(Scope.OPERATE, tells=("ETag",)),
+    **needs(Scope.OPERATE, projects=True, tells=("ETag",)),
 )  # fmt: skip
 async def resume_schedule(request: Request, schedule_id: ScheduleId, body: Reason) -> Response:
     """Let a schedule fire again from now on."""
-    app, actor = app_of(request), caller_of(request).actor
-    return await shown(app, await app.schedules.resume(schedule_id, reason=body.reason, actor=actor))
+    actor = caller_of(request).actor
+    return await shown(request, await schedules_of(request).resume(schedule_id, reason=body.reason, actor=actor))
 
 
 @router.post(
     "/schedules/{schedule_id:path}:trigger", response_model=views.TriggeredView, status_code=201,
     summary="Trigger a schedule",
     **needs(
-        Scope.OPERATE, KeyKind.EXECUTION, may=("unknown_task", "invalid_payload", "system_halted"), tells=("Location",)
+        Scope.OPERATE, KeyKind.EXECUTION, projects=True,
+        may=("unknown_task", "invalid_payload", "system_halted"), tells=("Location",),
     ),
 )  # fmt: skip
 async def trigger_schedule(request: Request, schedule_id: ScheduleId, body: Reason) -> Response:
@@ -269,12 +275,16 @@ async def trigger_schedule(request: Request, schedule_id: ScheduleId, body: Reas
     if begun is not None and (job_id := await triggered_job(app, begun)) is not None:
         inserted = Inserted(job_id, created=True)
     else:
-        inserted = await app.schedules.trigger(schedule_id, reason=body.reason, actor=caller_of(request).actor)
+        actor = caller_of(request).actor
+        inserted = await schedules_of(request).trigger(schedule_id, reason=body.reason, actor=actor)
     headers = location(request, f"/v1/jobs/{inserted.id}")
     return answer({"job_id": inserted.id, "created": inserted.created}, 201, headers)
 
 
-@router.delete("/schedules/{schedule_id:path}", status_code=204, summary="Delete a schedule", **needs(Scope.OPERATE))
+@router.delete(
+    "/schedules/{schedule_id:path}", status_code=204, summary="Delete a schedule",
+    **needs(Scope.OPERATE, projects=True),
+)  # fmt: skip
 async def delete_schedule(
     request: Request,
     schedule_id: ScheduleId,
@@ -282,7 +292,7 @@ async def delete_schedule(
     if_match: IfMatch = None,
 ) -> Response:
     """Delete a schedule. Its jobs and its ledger stay."""
-    app = app_of(request)
-    expect = expected((await app.schedules.get(schedule_id)).revision, if_match)
-    await app.schedules.delete(schedule_id, reason=reason, actor=caller_of(request).actor, expect=expect)
+    schedules = schedules_of(request)
+    expect = expected((await schedules.get(schedule_id)).revision, if_match)
+    await schedules.delete(schedule_id, reason=reason, actor=caller_of(request).actor, expect=expect)
     return Response(status_code=204)

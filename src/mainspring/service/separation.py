@@ -16,6 +16,7 @@ from mainspring.bulk.api import Bulk
 from mainspring.errors import ConfigurationError
 from mainspring.features.batches.api import Batches
 from mainspring.features.failures.api import Failures
+from mainspring.features.schedules.api import Schedules
 from mainspring.job import NewJob
 from mainspring.jobs import Jobs
 from mainspring.projects import in_project, moved, pattern, queue_in
@@ -37,6 +38,14 @@ def bulk_of(request: Request) -> Bulk:
     return app_of(request).bulk.within(*within) if within else app_of(request).bulk
 
 
+def schedules_of(request: Request) -> Schedules:
+    """Return the schedules that the caller may see; raise Problem for a token of some queues."""
+    caller, schedules = caller_of(request), app_of(request).schedules
+    if not caller.within:
+        return schedules
+    return schedules.in_project(project_for(caller, "schedules belong to all queues of a project"))
+
+
 def batches_of(request: Request) -> Batches:
     within = caller_of(request).within
     return app_of(request).batches.within(*within) if within else app_of(request).batches
@@ -50,11 +59,7 @@ def failures_of(request: Request) -> Failures:
     caller, failures = caller_of(request), app_of(request).failures
     if not caller.within:
         return failures
-    if (project := whole_project_of(caller)) is None:
-        queues = ", ".join(caller.within)
-        msg = f"the token {caller.name!r} is for {queues}, and a failure group may have jobs of other queues"
-        raise Problem("forbidden", msg)
-    return failures.of_project(project)
+    return failures.of_project(project_for(caller, "a failure group may have jobs of other queues"))
 
 
 def whole_project_of(caller: Caller) -> str | None:
@@ -134,12 +139,15 @@ def signal_key_for(caller: Caller, key: str) -> str:
     """
     if not caller.within:
         return key
+    return in_project(project_for(caller, "a signal may reach jobs of other queues"), key)
+
+
+def project_for(caller: Caller, why: str) -> str:
+    """Return the caller's project; raise Problem for a token of some queues."""
     if (project := whole_project_of(caller)) is None:
-        msg = (
-            f"the token {caller.name!r} is for {', '.join(caller.within)}, and a signal may reach jobs of other queues"
-        )
+        msg = f"the token {caller.name!r} is for {', '.join(caller.within)}, and {why}"
         raise Problem("forbidden", msg)
-    return in_project(project, key)
+    return project
 
 
 # -- workers --------------------------------------------------------------------------------------

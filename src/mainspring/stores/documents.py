@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from mainspring.clock import Millis
 from mainspring.ids import new_id, new_version
-from mainspring.job import Inserted, NewJob
+from mainspring.job import Inserted, NewJob, Step
 from mainspring.names import check_searched
 
 ABSENT = ""
@@ -42,6 +42,10 @@ class Document:
     expires_at: Millis | None = None  # no method returns it from then on
 
 
+Became = Literal["created", "updated", "deleted"]
+"""What has become of the thing that a document is about. A deleted thing may leave its document for a while."""
+
+
 @dataclass(slots=True)
 class Write:
     """New contents for a document, written only if the document has the expected version.
@@ -57,6 +61,7 @@ class Write:
     version: str = field(default_factory=new_version)  # the new version
     announced: bool = False  # a previous write has woken workers for this due time, or for an earlier one
     recorded: bool = False  # the write is a change that readers of the change feed see
+    became: Became | None = None  # what the feed says about it; None: only whether it was deleted
 
 
 # -- changes with a key ---------------------------------------------------------------------------
@@ -96,6 +101,7 @@ class By:
     reason: str = ""
     operation: str = field(default_factory=new_id)  # all pages of one operation share one audit entry
     audited: bool = True  # False: not made by a person (an enqueue replaces the pending job); leaves no entry
+    list_for: Millis | None = None  # list the changed jobs, and keep the list for so long, see affected.py
     once: Write | None = field(default=None, compare=False, repr=False)  # see `current_once`; None: the context's
 
     def __post_init__(self) -> None:
@@ -126,6 +132,7 @@ class Bundle:
     note: Note | None = None
     spread: bool = False  # wake workers (Wake.STATE): they cache these documents, and must read them again at once
     once: Write | None = None  # see `current_once`; None: that of the note
+    steps: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)  # of new jobs: those that are recorded already
 
     def __post_init__(self) -> None:
         if self.once is None and self.note is not None:
@@ -144,6 +151,7 @@ class Listing:
     after: tuple[str, str] | None = None  # the last (group, id) seen
     limit: int = 100
     backwards: bool = False
+    prefix: str = ""  # with a group: only ids that begin with it
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,7 +182,8 @@ class EncryptedStore:
     def _sealed_bundle(self, bundle: Bundle) -> Bundle:
         writes = tuple(self._sealed_write(write) for write in bundle.writes)
         note = None if bundle.note is None else self._sealed_note(bundle.note)
-        return replace(bundle, writes=writes, jobs=tuple(self._sealed_jobs(bundle.jobs)), note=note)
+        steps = {job_id: self._sealed_steps(job_id, recorded) for job_id, recorded in bundle.steps.items()}
+        return replace(bundle, writes=writes, jobs=tuple(self._sealed_jobs(bundle.jobs)), note=note, steps=steps)
 
     def _sealed_note(self, note: Note) -> Note:
         """Seal the payloads in an entry of the audit log: what a schedule was before a change, and after it."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -58,16 +58,23 @@ class ChangeKind(StrEnum):
     SCHEDULE = "schedule"  # a schedule was written or deleted
     BREAKER = "breaker"
     FAILURE_GROUP = "failure_group"  # a failure group is new, or its state has changed
+    PERSON = "person"
+    OCCASION = "occasion"  # of a person
     DOCUMENT = "document"  # any other document that is written with `Write.recorded`
 
 
 JOB_KINDS = frozenset(ChangeKind) - {
     ChangeKind.HALTED, ChangeKind.HALT_ENDED, ChangeKind.WORKER_JOINED, ChangeKind.WORKER_LEFT, ChangeKind.WORKER_DIED,
-    ChangeKind.SCHEDULE, ChangeKind.BREAKER, ChangeKind.FAILURE_GROUP, ChangeKind.DOCUMENT,
+    ChangeKind.SCHEDULE, ChangeKind.BREAKER, ChangeKind.FAILURE_GROUP, ChangeKind.PERSON, ChangeKind.OCCASION,
+    ChangeKind.DOCUMENT,
 }  # fmt: skip
 
 Data = Mapping[str, Any]
 """JSON data about a change. Its fields depend on the kind."""
+
+
+Tags = Mapping[str, Sequence[str]]
+"""The tags of jobs, by id."""
 
 
 class Source(NamedTuple):
@@ -76,6 +83,7 @@ class Source(NamedTuple):
     life: str
     mark: str
     at: datetime
+    tags: Tags  # of the jobs of the page, if its reader has looked them up
 
 
 class Change:
@@ -127,6 +135,8 @@ class Change:
     def data(self) -> Data:
         """What else is known. Its fields depend on the kind."""
         common = self._entry.data or {}
+        if self._job is None:
+            return document_data(common, self._index)
         return {**common, **self._job.data} if isinstance(self._job, JobRef) and self._job.data else common
 
     @property
@@ -136,7 +146,7 @@ class Change:
 
     @property
     def place(self) -> Cursor:
-        is_last = self._index >= len(self._entry.jobs) - 1
+        is_last = self._index >= self._entry.size - 1
         jobs = None if is_last else self._index + 1
         return Cursor(self._source.life, self._entry.number, jobs, self._source.mark)
 
@@ -145,7 +155,7 @@ class Change:
         return self._entry.number
 
     def matches(self, where: ChangeFilter) -> bool:
-        return where.wants(self._entry) and where.wants_job(self._job)
+        return where.wants(self._entry) and where.wants_job(self._job, self._source.tags)
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in FIELDS}
@@ -175,9 +185,10 @@ class ChangeFilter:
     target_type: str | None = None
     target_id: str | None = None
     within: tuple[str, ...] = ()  # patterns of queues, as in `Filter`; changes without a queue do not match then
+    tags: tuple[str, ...] = ()  # unlike other tuples: the job must have all of them
 
     def __post_init__(self) -> None:
-        for name in ("kinds", "queues", "tasks", "jobs", "within"):
+        for name in ("kinds", "queues", "tasks", "jobs", "within", "tags"):
             given = getattr(self, name)
             if isinstance(given, str):  # tuple() would split it into letters
                 msg = f"{name} of a ChangeFilter must be a tuple, not a string; write {name}=({str(given)!r},)"
@@ -186,7 +197,7 @@ class ChangeFilter:
         if unknown := [kind for kind in self.kinds if kind not in frozenset(ChangeKind)]:
             msg = f"{unknown[0]!r} is not a kind of change; use any of {', '.join(ChangeKind)}"
             raise ConfigurationError(msg)
-        for name in ("queues", "tasks", "jobs", "within"):
+        for name in ("queues", "tasks", "jobs", "within", "tags"):
             for text in getattr(self, name):
                 check_searched(text, f"one of a ChangeFilter's {name}")
         for name in ("target_type", "target_id"):
@@ -207,13 +218,14 @@ class ChangeFilter:
             and (not self.within or (entry.queue is not None and is_among(entry.queue, self.within)))
         )
 
-    def wants_job(self, named: str | JobRef | None) -> bool:
+    def wants_job(self, named: str | JobRef | None, tags: Tags) -> bool:
         """Return whether the change of this job of a wanted entry matches."""
         if named is None:
-            return not self.jobs and self.target_type is None and self.target_id is None
+            return not self.jobs and not self.tags and self.target_type is None and self.target_id is None
         job = JobRef(named) if isinstance(named, str) else named
         return (
             (not self.jobs or job.id in self.jobs)
+            and (not self.tags or set(self.tags).issubset(tags.get(job.id, ())))
             and (self.target_type is None or job.target_type == self.target_type)
             and (self.target_id is None or job.target_id == self.target_id)
         )
@@ -244,16 +256,21 @@ class JobRef(NamedTuple):
 
 @dataclass(slots=True)
 class Entry:
-    """What one write did to jobs of one task and queue, or to something else."""
+    """What one write did to jobs of one task and queue, to documents of one group, or to something else."""
 
     kind: ChangeKind
     queue: str | None = None
     task: str | None = None
     jobs: Sequence[str | JobRef] = ()  # ids, or more; empty: the change is not about a job, see also `only_counts`
-    data: Data | None = None  # common to all jobs
+    data: Data | None = None  # common to all jobs; with IDS if it is about documents
     at: Millis = 0  # filled in by the store, as is the number
     number: int = 0
     times: Sequence[int] | None = None  # waits or durations of the jobs, see numbers.py; empty: another entry has them
+
+    @property
+    def size(self) -> int:
+        """The number of its changes."""
+        return len(self.jobs) or len((self.data or {}).get(IDS, (None,)))
 
     def jobs_json(self) -> str | None:
         return to_json(self.jobs) if self.jobs else None
@@ -263,6 +280,17 @@ class Entry:
 
     def times_json(self) -> str | None:
         return None if self.times is None else json.dumps(self.times)
+
+
+IDS = "ids"
+"""In the data of an entry: the documents that it is about."""
+
+
+def document_data(common: Data, index: int) -> Data:
+    """Return the data of one document of an entry; of an entry that is not about documents, all of its data."""
+    if IDS not in common:
+        return common
+    return {"id" if name == IDS else name: value[index] if name == IDS else value for name, value in common.items()}
 
 
 def only_counts(kind: str, jobs: object) -> bool:
@@ -331,6 +359,7 @@ class ChangePage:
     more: bool = False  # there may be more to read at once
     reset: bool = False  # the old cursor was not valid here, or too old: changes in between are lost to its reader
     marks: Mapping[int, str] = field(default_factory=dict)  # entry -> mark of its cursor, if that is not `cursor.mark`
+    tags: Tags = field(default_factory=dict)  # filled in by `with_tags`
 
     def changes(self, where: ChangeFilter, skip: Cursor | None = None) -> Iterator[Change]:
         """Yield the matching changes. `skip` is the cursor with which the page was read."""
@@ -338,6 +367,10 @@ class ChangePage:
             if where.wants(entry):
                 done = 0 if skip is None or skip.number != entry.number else skip.jobs or 0
                 yield from self._of(entry, where, done)
+
+    def jobs_for(self, where: ChangeFilter) -> Iterator[str | JobRef]:
+        """Yield the jobs of the entries that may match."""
+        return (job for entry in self.entries if where.wants(entry) for job in entry.jobs)
 
     def up_to(self, end: Cursor) -> ChangePage:
         """Return the page without entries after this cursor. Numbers must be in the order of the entries."""
@@ -348,7 +381,26 @@ class ChangePage:
         )
 
     def _of(self, entry: Entry, where: ChangeFilter, done: int) -> Iterator[Change]:
-        source = Source(self.cursor.life, self.marks.get(entry.number, self.cursor.mark), to_datetime(entry.at))
-        for index, job in enumerate(entry.jobs or (None,)):
-            if index >= done and (where is EVERY_CHANGE or where.wants_job(job)):
+        mark = self.marks.get(entry.number, self.cursor.mark)
+        source = Source(self.cursor.life, mark, to_datetime(entry.at), self.tags)
+        for index, job in enumerate(entry.jobs or (None,) * entry.size):
+            if index >= done and (where is EVERY_CHANGE or where.wants_job(job, self.tags)):
                 yield Change(entry, index, job, source)
+
+
+TagLookup = Callable[[list[str]], Awaitable[Tags]]
+"""`Store.tags`."""
+
+
+async def with_tags(page: ChangePage, where: ChangeFilter, look_up: TagLookup) -> ChangePage:
+    """Return the page with the tags of its jobs, if the filter asks for tags.
+
+    The feed does not have them: each end of a job would have to read them. A job's tags never change, so they can be
+    looked up later, while the job exists. The change by which a job is deleted has its tags.
+    """
+    named = list(page.jobs_for(where)) if where.tags else []
+    if not named:
+        return page
+    deleted = {job.id: job.data["tags"] for job in named if isinstance(job, JobRef) and job.data and "tags" in job.data}
+    ids = {job if isinstance(job, str) else job.id for job in named} - deleted.keys()
+    return replace(page, tags={**await look_up(list(ids)), **deleted})

@@ -1,8 +1,8 @@
 """Numbers over time: what happened to jobs per minute, hour and day, by queue and task.
 
-Each number is a line: a period, its start, a queue and a task, a measure, a bucket, and how often. Stores add the lines
-of many writes up. A line whose task is empty counts all tasks of its queue; if its queue is empty too, it counts
-everything. So the common questions read few lines, however many tasks there are.
+A store keeps a number for each period, its start, a queue and a task, a measure and a bucket, and adds the numbers of
+many writes up. A number whose task is empty counts all tasks of its queue; if its queue is empty too, it counts
+everything. So the common questions read few numbers, however many tasks there are.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OTHER = "*"
 
 
 class Period(IntEnum):
-    """How long a line counts. Stores keep the codes."""
+    """How long numbers are counted together. Stores keep the codes."""
 
     MINUTE = 0
     HOUR = 1
@@ -48,7 +48,7 @@ class Period(IntEnum):
 
     @property
     def kept(self) -> Millis:
-        """How long stores keep the lines of such periods."""
+        """How long stores keep the numbers of such periods."""
         return (48 * HOUR, 30 * DAY, 731 * DAY)[self]
 
 
@@ -56,7 +56,7 @@ PERIOD_BY_CODE = tuple(Period)
 
 
 class Measure(IntEnum):
-    """What a line counts. Stores keep the codes."""
+    """What a number counts. Stores keep the codes."""
 
     ENQUEUED = 0
     STARTED = 1  # its buckets are those of the waits
@@ -69,7 +69,24 @@ class Measure(IntEnum):
     DURATION = 8
 
 
-MEASURE_BY_CODE = tuple(Measure)
+Counts = dict[int, int]
+"""The numbers of one period: how often, by `slot` of measure and bucket."""
+
+SLOTS = len(Measure) * BUCKETS
+
+
+def slot(measure: int, bucket: int) -> int:
+    """Return the key of a measure and a bucket in `Counts`. The bucket is 0 if the measure has none."""
+    return measure * BUCKETS + bucket
+
+
+SLOT = f"measure * {BUCKETS} + bucket"
+"""The same in SQL."""
+
+
+def measure_and_bucket(key: int) -> tuple[Measure, int]:
+    code, bucket = divmod(key, BUCKETS)
+    return Measure(code), bucket
 
 
 class Span(NamedTuple):
@@ -81,15 +98,13 @@ class Span(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A number that a store keeps."""
+    """The numbers that a store keeps of one period, task and queue."""
 
     period: Period
     start: Millis
     task: str  # empty: all tasks of the queue
     queue: str  # empty: all queues
-    measure: int  # the code of a Measure; making and hashing enum members is slow
-    bucket: int  # 0 if the measure has no buckets
-    n: int
+    counts: Counts
 
 
 Grouping = Literal["queue", "task"]
@@ -130,32 +145,39 @@ class NumbersQuery:
 
 
 class Figure(NamedTuple):
-    """An answer to a query: how often, in a period that starts then."""
+    """An answer to a query: the numbers of a period that starts then."""
 
     start: Millis
     group: str  # empty unless the query has `by`
-    measure: Measure
-    bucket: int
-    n: int
+    counts: Counts
+
+    def total(self, measure: Measure) -> int:
+        """Return how often, over all buckets."""
+        first = slot(measure, 0)
+        return sum(self.counts.get(key, 0) for key in range(first, first + BUCKETS))
 
 
 def answer(query: NumbersQuery, lines: Iterable[Line]) -> list[Figure]:
-    """Add up the lines that a query wants. It must be fast: 48 hours by minute are some 26,000 lines."""
+    """Add up the lines that a query wants. It must be fast: 48 hours by minute are some 26,000 numbers."""
     spans = [[(span.since, span.until) for span in query.spans if span.period is period] for period in Period]
     groups: dict[tuple[str, str], str | None] = {}  # by place; None: not wanted
-    found: dict[tuple[Millis, str, int, int], int] = {}
-    for period, start, task, queue, measure, bucket, n in lines:
+    found: dict[tuple[Millis, str], Counts] = {}
+    for period, start, task, queue, counts in lines:
         place = (task, queue)
         if place not in groups:
             groups[place] = query.group(task, queue) if query.wants(task, queue) else None
         group = groups[place]
         if group is not None and is_in(spans[period], start):
-            key = (start, group, int(measure), bucket)
-            found[key] = found.get(key, 0) + n
-    return [
-        Figure(start, group, MEASURE_BY_CODE[measure], bucket, n)
-        for (start, group, measure, bucket), n in found.items()
-    ]
+            add_to(found.setdefault((start, group), {}), counts)
+    return [Figure(start, group, counts) for (start, group), counts in found.items()]
+
+
+def add_to(sums: Counts, counts: Counts) -> None:
+    if not sums:
+        sums.update(counts)
+        return
+    for key, n in counts.items():
+        sums[key] = sums.get(key, 0) + n
 
 
 def is_in(spans: Iterable[tuple[Millis, Millis]], start: Millis) -> bool:

@@ -56,10 +56,10 @@ async def newest(
 
 
 async def pages(
-    store: Store, collection: str, group: str | None = "", *, size: int = DOCUMENTS_PER_PAGE
+    store: Store, collection: str, group: str | None = "", *, size: int = DOCUMENTS_PER_PAGE, prefix: str = ""
 ) -> AsyncIterator[Sequence[Document]]:
     """Yield the documents of a group in pages, in the order of their ids; with group=None those of all groups."""
     seen: tuple[str, str] | None = None
-    while page := await store.browse(Listing(collection, group, seen, size)):
+    while page := await store.browse(Listing(collection, group, seen, size, prefix=prefix)):
         yield page
         seen = page[-1].key.group, page[-1].key.id

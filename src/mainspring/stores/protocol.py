@@ -305,6 +305,7 @@ class Changed:
     ids: tuple[str, ...]  # changed at once; in a dry run: would be changed
     requested: tuple[str, ...] = ()  # running jobs that were asked to cancel
     conflicts: Mapping[str, str] = field(default_factory=dict)  # not retried: job -> live job that holds its dedupe key
+    stale: tuple[str, ...] = ()  # not changed: their revision is not the expected one
     cursor: str | None = None  # where the next page begins; None: this was the last
 
 
@@ -593,6 +594,9 @@ class Store(Protocol):
     async def get(self, ids: Sequence[str], *, within: Sequence[str] = ()) -> list[Job]:
         """Return the jobs with these ids that exist; with `within`, only those of these queues, see `Filter.within`."""
 
+    async def tags(self, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Return the tags of the jobs with these ids that exist and have tags."""
+
     async def find(
         self,
         where: Filter,
@@ -685,12 +689,17 @@ class Store(Protocol):
         limit: int = 1000,
         cursor: str | None = None,
         dry_run: bool = False,
+        expect: str | None = None,
     ) -> Changed:
         """Apply an action to one page of the matching jobs; if it changed anything, write it into the audit log.
 
         An operation changes a job once: a page that is repeated, because a process died, skips the jobs that the same
         action of `by.operation` has changed, whatever became of them since. With `by.audited` False, the change appears
-        neither in the audit log nor in the timelines of the jobs, and a repeated page does not skip jobs.
+        neither in the audit log nor in the timelines of the jobs, and a repeated page does not skip jobs. With
+        `by.list_for`, the ids of the changed jobs are written in the same commit as their changes, see affected.py.
+
+        With `expect`, a job is changed only if that is its `revision` at the moment of the change. The answer names the
+        others as `stale`. Of two changes that expect the same revision, one takes effect.
         """
 
     async def halt(self, halt: Halt) -> Halt:

@@ -15,6 +15,7 @@ from tests.service.serving import Client, serving
 
 MARK = "kestrel"  # in every field of the first project's jobs; no request of the second project has it
 QUEUE, WORKER, TASK, TAG, KEY, TYPE, ERROR = "q-1", "w-1", "task_1", "tag-1", "key-1", "type-1", "Error1"
+SCHEDULE = "schedule-1"
 """Names of the first project that the second one knows, and tries."""
 
 
@@ -83,6 +84,7 @@ class Planted:
             "bulk_id": [self.bulk],
             "batch_id": [self.batch],
             "fingerprint": [*self.groups, *(name.removeprefix("a.") for name in self.groups)],
+            "schedule_id": [SCHEDULE, f"p/a/{SCHEDULE}"],
             "queue": [QUEUE, f"p/a/{QUEUE}"],
             "worker": [WORKER, f"p.a.{WORKER}"],
             "kind": ["queue", "task", "limit"],
@@ -105,7 +107,7 @@ def marked(**more: Any) -> dict[str, Any]:
 
 
 async def plant(two: Two) -> Planted:
-    """Let the first project have jobs of all kinds, a bulk action, a batch, a pause and settings."""
+    """Let the first project have jobs of all kinds, a bulk action, a batch, a schedule, a pause and settings."""
     a = two.a
     jobs = [await put(a, **marked(dedupe_key=KEY)), await put(a, **marked(queue=f"{MARK}-queue", task=f"{MARK}_task"))]
     failure = {"type": ERROR, "message": MARK, "traceback": MARK, "retry": False}
@@ -126,6 +128,7 @@ async def plant(two: Two) -> Planted:
     ]
     batch = await data(a, "POST", "/v1/batches", {"jobs": [{**marked(), "allow_unknown": True, "delay": 3600}]})
     jobs += batch["jobs"]
+    jobs.append(await scheduled(a))
     for queue in (QUEUE, f"{MARK}-queue"):
         await data(a, "POST", f"/v1/queues/{queue}:pause", {"reason": MARK, "wait": 0})
     await data(a, "POST", "/v1/leases", {"worker": f"{MARK}-worker", "version": MARK})
@@ -133,6 +136,15 @@ async def plant(two: Two) -> Planted:
     await two.run()  # the bulk action
     groups = [group["fingerprint"] for group in (await data(a, "GET", "/v1/failures"))["groups"]]
     return Planted(jobs, bulk, batch["id"], running, groups)
+
+
+async def scheduled(client: Client) -> str:
+    """Make a schedule, and trigger it; return its job."""
+    given = {name: value for name, value in marked().items() if name not in {"headers", "steps"}}
+    body = {"rule": "0 3 1 1 *", "job": {**given, "allow_unknown": True}, "reason": MARK}
+    await data(client, "PUT", f"/v1/schedules/{SCHEDULE}", body)
+    job_id: str = (await data(client, "POST", f"/v1/schedules/{SCHEDULE}:trigger", {"reason": MARK}))["job_id"]
+    return job_id
 
 
 async def leased(client: Client, job_id: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from tests.service.projects.planting import (
     KEY,
     MARK,
     QUEUE,
+    SCHEDULE,
     TAG,
     TASK,
     TYPE,
@@ -39,7 +40,8 @@ from tests.service.serving import Client, api_of
 Operation = tuple[str, str]
 STREAM = ("GET", "/v1/events")  # tested apart: it does not end
 LISTS = (
-    "/v1/jobs", "/v1/dead", "/v1/failures", "/v1/queues", "/v1/bulk", "/v1/batches", "/v1/settings", "/v1/halts",
+    "/v1/jobs", "/v1/dead", "/v1/failures", "/v1/queues", "/v1/bulk", "/v1/batches", "/v1/schedules", "/v1/settings",
+    "/v1/halts",
     "/v1/workers",
 )  # fmt: skip
 QUERIES: dict[str, list[str]] = {
@@ -74,6 +76,10 @@ BODIES: dict[Operation, list[Any]] = {
     ("PATCH", "/v1/jobs/{job_id}"): [{"priority": "urgent"}, {"queue": f"p/a/{QUEUE}"}],
     ("POST", "/v1/jobs/{job_id}:fail"): [{"error": "b"}],
     ("PATCH", "/v1/settings/{kind}/{name}"): [{"timeout": 9}],
+    ("PUT", "/v1/schedules/{schedule_id}"): [{"rule": "every 1h", "job": PLAIN}, {"rule": "every 1h", "job": FOREIGN}],
+    ("POST", "/v1/schedules/{schedule_id}/diff"): [{"rule": "every 2h"}],
+    ("POST", "/v1/schedules:preview"): [{"rule": "every 2h"}],
+    ("POST", "/v1/schedules:simulate"): [{}, {"ids": [SCHEDULE]}, {"ids": [f"p/a/{SCHEDULE}"]}],
 }
 
 
@@ -163,8 +169,8 @@ async def test_an_id_of_another_project_is_answered_as_one_that_does_not_exist(t
     planted = await plant(two)
     unknown = new_id()
     for operation, projects in operations(app):
-        for name in ("job_id", "bulk_id", "batch_id", "fingerprint"):
-            if not projects or f"{{{name}}}" not in operation[1]:
+        for name in ("job_id", "bulk_id", "batch_id", "fingerprint", "schedule_id"):
+            if not projects or f"{{{name}}}" not in operation[1] or operation[0] == "PUT":  # PUT creates it
                 continue
             for real, body in itertools.product(planted.names[name], bodies(operation, planted)):
                 answers = [

@@ -27,6 +27,61 @@ async def listed(client: Client, query: str = "") -> set[str]:
     return {job["id"] for job in (await data(client, "GET", f"/v1/jobs{query}"))["jobs"]}
 
 
+# -- schedules -----------------------------------------------------------------------------------------
+
+NIGHTLY: dict[str, Any] = {"rule": "0 2 * * *", "job": {"task": "welcome", "payload": {"guest": "Ada"}}}
+
+
+async def test_schedules_of_one_name_are_two(every_store: Mainspring) -> None:
+    async with two_projects(every_store) as two:
+        for client, project in ((two.a, "a"), (two.b, "b")):
+            made = await client.send("PUT", "/v1/schedules/nightly", NIGHTLY, if_none_match="*")
+            assert (made.status, made.data["id"], made.data["job"]["queue"]) == (
+                201, f"p/{project}/nightly", f"p/{project}/mail",
+            )  # fmt: skip
+        await data(two.a, "POST", "/v1/schedules/nightly:pause", {"reason": "holiday"})
+        assert [await states(client) for client in (two.a, two.b)] == [
+            {"p/a/nightly": "paused"},
+            {"p/b/nightly": "active"},
+        ]
+        job_id = (await data(two.b, "POST", "/v1/schedules/p/b/nightly:trigger", {}))["job_id"]
+        assert (await listed(two.a), await listed(two.b)) == (set(), {job_id})
+        assert len((await data(two.b, "GET", "/v1/schedules/nightly/ledger"))["entries"]) == 1
+        assert (await data(two.a, "GET", "/v1/schedules/nightly/ledger"))["entries"] == []
+        await data(two.a, "DELETE", "/v1/schedules/nightly")
+        assert (await two.a.get("/v1/schedules/nightly")).status == 404
+        assert await states(two.whole) == {"p/b/nightly": "active"}
+
+
+async def states(client: Client) -> dict[str, str]:
+    return {each["id"]: each["state"] for each in (await data(client, "GET", "/v1/schedules"))["schedules"]}
+
+
+async def test_schedules_without_a_project_are_not_those_of_a_project(two: Two) -> None:
+    await data(two.whole, "PUT", "/v1/schedules/nightly", NIGHTLY)
+    assert await states(two.a) == {}
+    assert (await two.a.get("/v1/schedules/nightly")).status == 404
+    assert (await two.a.send("PUT", "/v1/schedules/nightly", NIGHTLY)).status == 201
+    courses = (await data(two.a, "POST", "/v1/schedules:simulate", {"days": 1}))["schedules"]
+    assert [course["id"] for course in courses] == ["p/a/nightly"]
+    assert set(await states(two.whole)) == {"nightly", "p/a/nightly"}
+
+
+async def test_a_schedule_of_a_project_fires_jobs_of_the_project_only(two: Two) -> None:
+    foreign = {**NIGHTLY, "job": {**NIGHTLY["job"], "queue": "p/b/mail"}}
+    assert (await two.a.send("PUT", "/v1/schedules/nightly", foreign)).code == "forbidden"
+    refused = await two.whole.send("PUT", "/v1/schedules/p%2Fa%2Fnightly", foreign)
+    assert (refused.status, refused.code) == (422, "invalid_request")
+
+
+async def test_a_token_of_queues_has_no_schedules(app: Mainspring) -> None:
+    async with two_projects(app) as two:
+        for project in (None, "a"):
+            client = two.whole.using(await text_of(app, f"mailer of {project}", project=project, queues=["mail"]))
+            assert (await client.get("/v1/schedules")).code == "forbidden"
+            assert (await client.send("PUT", "/v1/schedules/x", NIGHTLY)).code == "forbidden"
+
+
 # -- enqueues -----------------------------------------------------------------------------------------
 
 

@@ -39,6 +39,23 @@ async def test_a_bulk_action_is_started_and_followed(app: Mainspring, client: Cl
     assert {job["status"] for job in found["jobs"]} == {"cancelled"}
 
 
+async def test_the_jobs_of_an_action_are_listed_page_by_page(app: Mainspring, client: Client, jobs: list[str]) -> None:
+    started = await client.post("/v1/bulk", {"action": "delete", "filter": ALL, "canary": 3}, status=202)
+    await step(app)
+    path = f"/v1/bulk/{started['id']}/jobs"
+    deleted = [{"id": job_id, "job": None} for job_id in sorted(jobs)[:3]]
+    assert await client.get(path) == {"jobs": deleted, "cursor": None}
+    cancelled = await client.post("/v1/bulk", {"action": "cancel", "filter": ALL}, status=202)
+    await step(app)
+    answer = await client.send("GET", f"/v1/bulk/{cancelled['id']}/jobs?limit=30")
+    listed = answer.data["jobs"]
+    assert {affected["job"]["status"] for affected in listed} == {"cancelled"}
+    assert 'rel="next"' in answer.headers["Link"]
+    rest = await client.get(f"/v1/bulk/{cancelled['id']}/jobs?limit=30&cursor={answer.data['cursor']}")
+    assert [affected["id"] for affected in listed + rest["jobs"]] == sorted(jobs)[3:]
+    assert await client.problem("GET", f"{path}?cursor={answer.data['cursor']}") == (400, "invalid_cursor")
+
+
 async def test_a_dry_run_only_counts(client: Client, jobs: list[str]) -> None:
     planned = await client.post("/v1/bulk", {"action": "delete", "filter": {}, "dry_run": True})
     assert (planned["state"], planned["total"]) == ("planned", 40)
@@ -67,6 +84,23 @@ async def test_a_number_that_moved_is_refused(client: Client, jobs: list[str]) -
         answer = await client.send("POST", "/v1/bulk", {"action": "cancel", "filter": ALL, "expect": expect})
         assert answer.status == status
         assert status == 202 or answer.data["code"] == "count_moved"
+
+
+async def test_a_dry_run_of_many_jobs_is_counted_by_a_worker(
+    app: Mainspring, client: Client, jobs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mainspring.bulk.api.COUNT_CAP", 10)
+    answer = await client.send("POST", "/v1/bulk", {"action": "cancel", "filter": ALL, "dry_run": True})
+    assert (answer.status, answer.data["state"], answer.data["total"]) == (202, "counting", 10)
+    await step(app)
+    planned = await client.get(answer.headers["Location"])
+    assert (planned["state"], planned["total"], planned["changed"]) == ("planned", 40, 0)
+    moved = await client.post("/v1/bulk", {"action": "cancel", "filter": ALL, "expect": 100}, status=202)
+    await step(app)
+    failed = await client.get(f"/v1/bulk/{moved['id']}")
+    assert (failed["state"], failed["changed"], "100 were expected" in failed["error"]) == ("failed", 0, True)
+    few = {"action": "cancel", "filter": ALL, "expect": 9}
+    assert await client.problem("POST", "/v1/bulk", few) == (409, "count_moved")
 
 
 async def test_a_canary_waits_until_it_is_continued(app: Mainspring, client: Client, jobs: list[str]) -> None:
@@ -116,6 +150,7 @@ async def test_a_wrong_body_is_refused(client: Client, body: Any) -> None:
     assert await client.problem("POST", "/v1/bulk", body) == (422, "invalid_request")
 
 
-@pytest.mark.parametrize("action", ["", ":cancel", ":continue"])
+@pytest.mark.parametrize("action", ["", "/jobs", ":cancel", ":continue"])
 async def test_an_unknown_bulk_action_is_not_found(client: Client, action: str) -> None:
-    assert await client.problem("POST" if action else "GET", f"/v1/bulk/nothing{action}") == (404, "not_found")
+    method = "POST" if action.startswith(":") else "GET"
+    assert await client.problem(method, f"/v1/bulk/nothing{action}") == (404, "not_found")

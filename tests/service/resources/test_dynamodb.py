@@ -18,13 +18,15 @@ def store(clock: ManualClock) -> Store:
     return FreshStore(clock=clock)
 
 
-async def test_the_jobs_of_a_bulk_action_cannot_be_listed(app: Mainspring, client: Client, clock: ManualClock) -> None:
-    await app.tasks["greet"].using(delay=60).enqueue(name="Ada")
+async def test_a_bulk_action_lists_its_jobs(app: Mainspring, client: Client, clock: ManualClock) -> None:
+    job = await app.tasks["greet"].using(delay=60).enqueue(name="Ada")
     clock.advance(1)
     started = await client.post("/v1/bulk", {"action": "cancel", "filter": {"task": ["greet"]}}, status=202)
     await app.runtime.timers.run_due()
     done = await client.get(f"/v1/bulk/{started['id']}")
     assert (done["state"], done["changed"]) == ("done", 1)
+    (affected,) = (await client.get(f"/v1/bulk/{started['id']}/jobs"))["jobs"]
+    assert (affected["id"], affected["job"]["status"]) == (job.id, "cancelled")
     assert await client.problem("GET", f"/v1/jobs?operation={started['id']}") == (422, "invalid_request")
 
 

@@ -50,6 +50,13 @@ async def test_wrong_questions_about_numbers_are_refused(client: Client, query: 
     assert await client.problem("GET", f"/v1/numbers?{query}") == (422, "invalid_request")
 
 
+async def test_numbers_end_now_whatever_is_asked_for(client: Client) -> None:
+    until_now, until_later = [
+        await client.get(f"/v1/numbers?step=minute{until}") for until in ("", "&until=2999-01-01T00:00:00Z")
+    ]
+    assert until_later["series"] == until_now["series"]
+
+
 async def test_the_state_of_the_system_is_shown(app: Mainspring, client: Client) -> None:
     await fail(app, 1)
     await app.tasks["greet"].enqueue(name="Ada")

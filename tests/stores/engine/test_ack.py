@@ -45,6 +45,7 @@ JOB = JobState(
     options=None,
     fingerprint=None,
     version="v1",
+    updated_at=950_000,
     cancel_reason=None,
 )
 FAILURE = Failure("ValueError", "no", "line 1")

@@ -25,7 +25,7 @@ ALL = NumbersQuery((Span(Period.DAY, 0, FOREVER),))
 
 
 async def enqueued(store: PostgresStore, query: NumbersQuery = ALL) -> int:
-    return sum(figure.n for figure in await store.numbers(query) if figure.measure is Measure.ENQUEUED)
+    return sum(figure.total(Measure.ENQUEUED) for figure in await store.numbers(query))
 
 
 def in_table(stores: Stores) -> int:
@@ -162,7 +162,7 @@ async def test_a_read_seeks_its_lines(stores: Stores, analyzed: bool) -> None:
     given = {"periods": "{0}", "tasks": "{a}", "queues": "{default}", "sinces": "{60000}", "untils": "{600000}"}
     assert node_types(stores, numbers.READ, given) & {"Index Scan", "Index Only Scan", "Bitmap Index Scan"}
     found = await store.numbers(NumbersQuery((Span(Period.MINUTE, 60_000, 600_000),), task="a"))
-    assert sum(figure.n for figure in found) == 9 * 5
+    assert sum(sum(figure.counts.values()) for figure in found) == 9 * 5
     assert "Seq Scan" not in node_types(stores, numbers.ALL_PLACES, {"periods": "{0}"})
     nothing = {"since": "1000000000", "late": []}
     assert "Seq Scan" not in node_types(stores, numbers.NOT_FOLDED, nothing, freely="off")

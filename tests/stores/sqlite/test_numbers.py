@@ -32,7 +32,7 @@ async def store() -> AsyncIterator[SqliteStore]:
 
 
 async def enqueued(store: SqliteStore) -> int:
-    return sum(figure.n for figure in await store.numbers(ALL) if figure.measure is Measure.ENQUEUED)
+    return sum(figure.total(Measure.ENQUEUED) for figure in await store.numbers(ALL))
 
 
 def value(store: SqliteStore, statement: str) -> int:
@@ -107,7 +107,7 @@ async def test_a_process_that_is_killed_while_it_folds_has_counted_nothing_of_th
     [
         (numbers.READ, 5, "SEARCH mainspring_numbers USING PRIMARY KEY (period=? AND task=? AND queue=? AND start>?"),
         (numbers.FORGET, 4, "SEARCH mainspring_numbers USING PRIMARY KEY (period=? AND task=? AND queue=? AND start<?"),
-        (numbers.NEXT_PLACE, 3, "SEARCH mainspring_numbers USING PRIMARY KEY (period=? AND (task,queue)>(?,?))"),
+        (numbers.NEXT_PLACE, 3, "SEARCH mainspring_numbers USING PRIMARY KEY (period=? AND (task,queue,start)>("),
         (numbers.NOT_FOLDED, 0, "SEARCH mainspring_changes USING INTEGER PRIMARY KEY (rowid>?)"),
         (numbers.KNOWN, 1, "SEARCH old USING PRIMARY KEY (period=? AND task=? AND queue=?)"),
     ],
@@ -117,3 +117,24 @@ async def test_no_statement_reads_a_whole_table(store: SqliteStore, statement: s
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", [1] * given)]
     assert any(line.startswith(intended) for line in plan), plan
     assert not [line for line in plan if line.startswith("SCAN mainspring_") and "mainspring_feed" not in line]
+
+
+FILL = """
+WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < 5000)
+INSERT INTO mainspring_numbers SELECT 0, task, 'default', n * 60000, 0, 0, 1
+FROM number CROSS JOIN (SELECT 'a' AS task UNION ALL SELECT 'b')
+"""
+
+
+async def test_the_next_place_is_found_without_reading_the_numbers_of_the_last_one(store: SqliteStore) -> None:
+    steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+
+    with closing(sqlite3.connect(store.file.path)) as connection:
+        connection.execute(FILL)
+        connection.set_progress_handler(count, 1)
+        assert list(numbers.places(connection.execute, Period.MINUTE)) == [("a", "default"), ("b", "default")]
+    assert steps < 500

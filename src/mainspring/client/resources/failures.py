@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 from mainspring.client.inputs import JobFilter, Length, OneOrMore, filter_body, given
-from mainspring.client.models import BulkPage, BulkView, GroupPage, GroupView, RetriedView
+from mainspring.client.models import AffectedPage, AffectedView, BulkPage, BulkView, GroupPage, GroupView, RetriedView
 from mainspring.client.operation import Given, Resource, S, listing, operation
 from mainspring.client.request import seconds
 from mainspring.client.resources.paging import PAGE_SIZE, all_pages
@@ -111,6 +111,17 @@ class BulkActions(Resource[S]):
     def get(self, bulk_id: str) -> Given:
         """Return how far a bulk action is."""
         return Given({"bulk_id": bulk_id})
+
+    @operation("GET", "/v1/bulk/{bulk_id}/jobs", AffectedPage)
+    def jobs_page(self, bulk_id: str, *, limit: int = PAGE_SIZE, cursor: str | None = None) -> Given:
+        """Return one page of the jobs that a bulk action has changed."""
+        return Given({"bulk_id": bulk_id}, query={"limit": limit, "cursor": cursor})
+
+    @listing
+    def jobs(self, bulk_id: str, *, page_size: int = PAGE_SIZE) -> Items[AffectedView]:
+        """Iterate over all jobs that a bulk action has changed, also those that were deleted."""
+        asked = {"bulk_id": bulk_id, "limit": page_size}
+        return all_pages(BulkActions.jobs_page, self, lambda page: page.jobs, asked)
 
     @operation("POST", "/v1/bulk/{bulk_id}:cancel", BulkView)
     def cancel(self, bulk_id: str, *, reason: str = "") -> Given:

@@ -24,7 +24,7 @@ from mainspring.features.people.occasion import Occasion, read_day, read_grace, 
 from mainspring.features.people.person import Person, quiet_hours, unreadable
 from mainspring.features.schedules.rules import PACKAGED, Yearly, tzdata_version
 from mainspring.features.schedules.rules.tz import TimeZone
-from mainspring.stores.documents import ABSENT, Document, Key, Write
+from mainspring.stores.documents import ABSENT, Became, Document, Key, Write
 
 LAST_YEAR = 9998
 FEB29 = frozenset(get_args(Occasion.model_fields["feb29"].annotation))
@@ -70,16 +70,22 @@ class OccasionPlan:
         assert self.next is not None  # noqa: S101 - called only if there is one
         return f"{self.person}:{self.kind}:{self.next.on}"
 
-    def write(self, now: datetime) -> Write:
-        """Return the write, which fails if another process has changed the plan since it was read."""
+    def write(self, now: datetime, became: Became | None = None) -> Write:
+        """Return the write, which fails if another process has changed the plan since it was read.
+
+        `became` is what the change feed says about the occasion; None: the occasion is as it was.
+        """
+        recorded = became is not None
         if self.gone and self.sent is None:
-            return Write(self.key, None, expected=self.version)
+            return Write(self.key, None, expected=self.version, recorded=recorded, became=became)
         return Write(
             self.key,
             to_json(self.to_data()).decode(),
             expected=self.version,
             due_at=None if self.next is None else to_millis(self.next.due),
             expires_at=to_millis(now + SENT_RETENTION) if self.gone else None,
+            recorded=recorded,
+            became=became,
         )
 
     def to_data(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from mainspring.features.people.firing import OCCASIONS, passed_over
 from mainspring.features.people.person import Person, Times
 from mainspring.features.people.plan import OccasionPlan, collection_of, ended, planned
 from mainspring.features.schedules.rules import tzdata_version
-from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Listing, Note, Write, current_once
+from mainspring.stores.documents import ABSENT, Became, Bundle, By, Document, Key, Listing, Note, Write, current_once
 from mainspring.stores.protocol import Store
 
 PEOPLE = "people"
@@ -179,15 +179,27 @@ def bundle_of(change: WantedChange, plans: Mapping[Key, OccasionPlan], by: By | 
     person, now = change.new if isinstance(change.new, Person) else None, change.now
     data = None if person is None else person.to_json(change.known.others, change.times)
     known_as = change.known.person if isinstance(change.known.person, Person) else None
-    writes = [Write(person_key(change.id), data, expected=change.known.version)]
+    became = _became(change.known.person, person)
+    writes = [Write(person_key(change.id), data, expected=change.known.version, recorded=True, became=became)]
     writes += email_writes(change.id, known_as, person)
     for kind in sorted(change.kinds):
         known = plans.get(Key(collection_of(kind), "", change.id)) if plans else None
         after = _plan_after(known, person, kind, now)
         if after is not None and after is not known:
-            writes.append(after.write(now))
+            writes.append(after.write(now, _became(_lasting(known), _lasting(after))))
             writes += [entry.write(OCCASIONS, change.id) for entry in passed_over(known, after, now)]
     return Bundle(tuple(writes), note=_note(change, by), once=current_once(person=change.id))
+
+
+def _became(before: object | None, after: object | None) -> Became:
+    if after is None:
+        return "deleted"
+    return "created" if before is None else "updated"
+
+
+def _lasting(plan: OccasionPlan | None) -> OccasionPlan | None:
+    """Return the plan of an occasion that exists; None if its plan only remembers what was sent."""
+    return None if plan is None or plan.gone else plan
 
 
 def _note(change: WantedChange, by: By | None) -> Note | None:

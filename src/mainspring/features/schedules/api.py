@@ -24,6 +24,7 @@ from mainspring.features.schedules.storage import COLLECTION, StoredSchedule, no
 from mainspring.job import Inserted, NewJob
 from mainspring.log import get_log
 from mainspring.pipeline import Pipeline
+from mainspring.projects import beginning, check_project, in_project, moved, project_of
 from mainspring.services import Services, whoami
 from mainspring.stores.documents import ABSENT, Bundle, By, Key, Note, Write
 from mainspring.stores.paging import pages
@@ -51,10 +52,21 @@ class Declared:
 class Schedules:
     """The schedules of an application. Each change takes effect at once, in every process."""
 
-    def __init__(self, services: Services, pipeline: Pipeline) -> None:
+    def __init__(self, services: Services, pipeline: Pipeline, project: str | None = None) -> None:
         self._services = services
         self._pipeline = pipeline
+        self._project = project
         self.declared: dict[str, Declared] = {}
+
+    def in_project(self, name: str) -> Schedules:
+        """Return the schedules of a project. There, `nightly` means the schedule `p/<project>/nightly`."""
+        own = Schedules(self._services, self._pipeline, check_project(name))
+        own.declared = {known: declared for known, declared in self.declared.items() if project_of(known) == name}
+        return own
+
+    def full_id(self, id: str) -> str:
+        """Return the id of a schedule as it is stored: with that of the project."""
+        return id if self._project is None else in_project(self._project, id)
 
     # -- creating -------------------------------------------------------------------------------------
 
@@ -77,12 +89,15 @@ class Schedules:
         `expect` is the `revision` of the schedule that you have read, or "" if it must not exist yet. If it has changed
         since, nothing is written, and EditConflict is raised.
         """
-        schedule = as_schedule(when, **policies)
-        refuse_bad_id(id)
-        if id in self.declared:
-            msg = f"schedule {id!r} is declared in the code; change it there, or use another id"
+        schedule, full_id = as_schedule(when, **policies), self.full_id(id)
+        if self._project is not None:
+            job = moved(job, self._project)
+        refuse_bad_id(full_id)
+        refuse_other_project(full_id, job)
+        if full_id in self.declared:
+            msg = f"schedule {full_id!r} is declared in the code; change it there, or use another id"
             raise ConfigurationError(msg)
-        return await self._put(id, schedule, job, By(actor or whoami(), reason), owner=None, expect=expect)
+        return await self._put(full_id, schedule, job, By(actor or whoami(), reason), owner=None, expect=expect)
 
     async def _put(
         self, id: str, schedule: Schedule, job: NewJob, by: By, *, owner: str | None, expect: str | None = None
@@ -119,9 +134,9 @@ class Schedules:
 
     async def get(self, id: str) -> StoredSchedule:
         """Return a schedule. Raise ScheduleNotFound if it does not exist."""
-        found = await self._find(id)
+        found = await self._find(self.full_id(id))
         if found is None:
-            msg = f"there is no schedule {id!r}"
+            msg = f"there is no schedule {self.full_id(id)!r}"
             raise ScheduleNotFound(msg)
         return found
 
@@ -144,7 +159,8 @@ class Schedules:
         return {name: str(found) async for name, found in self._all() if isinstance(found, InvalidSchedule)}
 
     async def _all(self) -> AsyncIterator[tuple[str, StoredSchedule | InvalidSchedule]]:
-        async for page in pages(self._services.store, COLLECTION):
+        prefix = "" if self._project is None else beginning(self._project)
+        async for page in pages(self._services.store, COLLECTION, prefix=prefix):
             for document in page:
                 try:
                     yield document.key.id, StoredSchedule.from_document(document)
@@ -153,7 +169,7 @@ class Schedules:
 
     async def ledger(self, id: str, *, limit: int = 100, before: datetime | None = None) -> Sequence[Entry]:
         """Return what became of the schedule's occurrences, newest first."""
-        found = await self._services.store.browse(SCHEDULES.page(id, limit, before))
+        found = await self._services.store.browse(SCHEDULES.page(self.full_id(id), limit, before))
         return [Entry.from_document(document) for document in found]
 
     async def preview(self, id: str, count: int = 10, *, reader: str = "UTC") -> Sequence[PreviewRow]:
@@ -196,7 +212,7 @@ class Schedules:
         occurrence = stored.schedule.occurrence_at(self._services.now())
         job = stored.job_now(occurrence)
         entry = triggered(occurrence, job.id, by.actor)
-        bundle = Bundle((entry.write(SCHEDULES, id),), (job,), note_trigger(by, id, job.id))
+        bundle = Bundle((entry.write(SCHEDULES, stored.id),), (job,), note_trigger(by, stored.id, job.id))
         (inserted,) = await self._pipeline.write([bundle])
         assert inserted is not None  # noqa: S101 - the write has no condition that could fail
         return inserted[0]
@@ -206,8 +222,8 @@ class Schedules:
         by = By(actor or whoami(), reason)
         for _ in range(MAX_TRIES):
             stored = await self.get(id)
-            refuse_other(id, stored, expect)
-            if id in self.declared:
+            refuse_other(stored.id, stored, expect)
+            if stored.id in self.declared:
                 msg = f"schedule {id!r} is declared in the code and would come back; remove it there, or pause it"
                 raise ConfigurationError(msg)
             gone = undecided_entries(
@@ -215,10 +231,10 @@ class Schedules:
             )
             writes = (
                 Write(stored.key, None, expected=stored.version, recorded=True),
-                *(entry.write(SCHEDULES, id) for entry in gone),
+                *(entry.write(SCHEDULES, stored.id) for entry in gone),
             )
             (answer,) = await self._services.store.write([Bundle(writes, note=note_change(by, "delete", stored, None))])
-            if answer is not None or await self._find(id) is None:  # deleted, by this process or by another
+            if answer is not None or await self._find(stored.id) is None:  # deleted, by this process or by another
                 return  # else it fired meanwhile, and `gone` is no longer right
         raise _too_busy(id)
 
@@ -257,6 +273,7 @@ class Schedules:
         if known is not None and known.job.task != declared.job.task:
             msg = f"two schedules are called {declared.id!r}: give one of them another name with @app.every(…, id=…)"
             raise ConfigurationError(msg)
+        refuse_other_project(declared.id, declared.job)
         self.declared[declared.id] = declared
 
     async def reconcile(self) -> None:
@@ -332,6 +349,17 @@ def refuse_other(id: str, known: StoredSchedule | None, expect: str | None) -> N
 def refuse_bad_id(id: str) -> None:
     if not id or len(id) > 200 or not id.isprintable():
         msg = f"{id!r} cannot be a schedule's id; use up to 200 printable characters"
+        raise ConfigurationError(msg)
+
+
+def refuse_other_project(id: str, job: NewJob) -> None:
+    """Raise ConfigurationError if a schedule belongs to a project, which sees and changes it, and its jobs do not."""
+    project = project_of(id)
+    if project is not None and project_of(job.queue) != project:
+        msg = (
+            f"schedule {id!r} belongs to project {project!r}, but the queue {job.queue!r} of its jobs does not; give a "
+            f"queue that begins with {beginning(project)!r}"
+        )
         raise ConfigurationError(msg)
 
 

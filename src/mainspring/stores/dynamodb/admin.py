@@ -9,11 +9,13 @@ from typing import Any
 
 from mainspring.clock import Millis
 from mainspring.ids import new_id
+from mainspring.stores.affected import listed
 from mainspring.stores.audit import note_of_halt, note_of_resume
 from mainspring.stores.documents import By, Note
 from mainspring.stores.dynamodb import halts, steps, wakeups
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of
+from mainspring.stores.dynamodb.document_items import register_collections, to_action
 from mainspring.stores.dynamodb.insertion import (
     KEPT_ATTRIBUTES,
     PendingInserts,
@@ -75,11 +77,17 @@ class Effect:
     changed: list[str] = field(default_factory=list)
     requested: list[str] = field(default_factory=list)
     conflicts: dict[str, str] = field(default_factory=dict)
+    stale: list[str] = field(default_factory=list)
 
     def add(self, planned: ChangePlan) -> None:
         self.changed += planned.changed
         self.requested += planned.requested
         self.conflicts |= planned.conflicts
+        self.stale += planned.stale
+
+    def answer(self, cursor: str | None) -> Changed:
+        changed, requested = tuple(sorted(self.changed)), tuple(sorted(self.requested))
+        return Changed(changed, requested, self.conflicts, tuple(sorted(self.stale)), cursor)
 
 
 async def change(table: Table, request: ChangeRequest) -> Changed:
@@ -94,8 +102,7 @@ async def change(table: Table, request: ChangeRequest) -> Changed:
     cursor = jobs[-1]["SK"] if len(found) > request.limit else None
     if request.dry_run:
         return (await try_out(table, jobs, request)).answer(cursor)
-    effect = await carry_out(table, jobs, request)
-    return Changed(tuple(sorted(effect.changed)), tuple(sorted(effect.requested)), effect.conflicts, cursor)
+    return (await carry_out(table, jobs, request)).answer(cursor)
 
 
 async def try_out(table: Table, rows: Sequence[Row], request: ChangeRequest) -> ChangePlan:
@@ -157,21 +164,32 @@ async def change_one(table: Table, row: Row, request: ChangeRequest, once: Seque
     found = await key_of(table, wanted[0]) if wanted else None
     holder = await live_holder(table, found)
     planned = plan(request, [job], {wanted[0]: holder} if holder else {}, table.clock.now())
-    recorded = Recorded(request, Hint(table), [*feed.ended(planned.ended), *feed.by_hand(planned, request)], once)
+    tags = {row["SK"]: row["tags"]} if row.get("tags") else {}
+    entries = [*feed.ended(planned.ended), *feed.by_hand(planned, request, tags)]
+    documents = [*once, *await listed_actions(table, planned, request)]
+    recorded = Recorded(request, Hint(table), entries, documents)
     for _, conclusion in planned.ended:
         await cancel(table, row, conclusion, recorded, PendingInserts(table, jobs_after(planned.ended)))
     if planned.requested:
-        await ask_to_stop(table, row, planned.columns, recorded)
+        await ask_to_stop(table, row, planned.columns_of(job), recorded)
     elif planned.updated:
-        await change_live(table, row, planned.columns, recorded)
+        await change_live(table, row, planned.columns_of(job), recorded)
     elif planned.restored:
-        await restore(table, row, planned.columns, found, recorded)
+        await restore(table, row, planned.columns_of(job), found, recorded)
     elif planned.deleted:
         await remove(table, row, recorded)
     for before, after in planned.moves():
         count_move(table, row, before, after)
     table.local_workers.wake(planned.woken)
     return planned
+
+
+async def listed_actions(table: Table, planned: ChangePlan, request: ChangeRequest) -> list[Write]:
+    """Return the writes that add a job to the list of its operation, for the transaction that changes it."""
+    now = table.clock.now()
+    writes = listed(request.by, [*planned.changed, *planned.requested], now)
+    await register_collections(table, {write.key.collection for write in writes})
+    return [to_action(write, now) for write in writes]
 
 
 async def key_of(table: Table, name: Key) -> Row | None:
@@ -196,7 +214,12 @@ def unchanged(row: Row) -> list[Condition]:
     ]
     place = [equals("place", row["place"]), equals("rank", row["rank"])] if "place" in row else [absent("place")]
     marks = [exists(name) if name in row else absent(name) for name in ("awaited", "steps")]
-    return same + place + marks
+    return [*same, *place, *marks, same_time(row)]
+
+
+def same_time(row: Row) -> Condition:
+    """Return a condition that fails after any change by hand, and after a report of progress."""
+    return equals("changed_at", row["changed_at"]) if "changed_at" in row else absent("changed_at")
 
 
 def line(table: Table, row: Row, request: ChangeRequest) -> list[Write]:
@@ -233,7 +256,7 @@ class Recorded:
     request: ChangeRequest
     hint: Hint
     entries: Sequence[Entry]
-    once: Sequence[Write] = ()  # the document of the request's key
+    documents: Sequence[Write] = ()  # that of the request's key, and the list of the changed jobs
 
     def update(self, table: Table, row: Row, changes: Mapping[str, Any], only_if: Sequence[Condition]) -> Write:
         lines = self.hint.journal(row["SK"], self.entries)
@@ -244,7 +267,7 @@ class Recorded:
 async def write(table: Table, row: Row, changes: Mapping[str, Any], recorded: Recorded, *more: Write) -> None:
     change = recorded.update(table, row, changes, unchanged(row))
     lines = line(table, row, recorded.request)
-    await table.transact(change, *more, *lines, *recorded.once, *recorded.hint.actions())
+    await table.transact(change, *more, *lines, *recorded.documents, *recorded.hint.actions())
 
 
 # -- cancel ---------------------------------------------------------------------------------------------
@@ -253,9 +276,11 @@ async def write(table: Table, row: Row, changes: Mapping[str, Any], recorded: Re
 async def ask_to_stop(table: Table, row: Row, columns: Mapping[str, Any], recorded: Recorded) -> None:
     """Ask a running job to stop: its worker is notified and ends it."""
     same = [equals("status", row["status"]), equals("token", row["token"])]
+    if recorded.request.expect is not None:
+        same.append(same_time(row))
     change = recorded.update(table, row, to_attributes(columns), same)
     lines = line(table, row, recorded.request)
-    await table.transact(change, *lines, *recorded.once, *recorded.hint.actions())
+    await table.transact(change, *lines, *recorded.documents, *recorded.hint.actions())
     table.local_workers.warn(row.get("locked_by", ""))
 
 
@@ -353,7 +378,7 @@ async def remove(table: Table, row: Row, recorded: Recorded) -> None:
     same_journal = [has_size(JOURNAL, len(journal))] if journal else [absent(JOURNAL)] if hint.is_on else []
     gone = delete(table.job_key(row["SK"]), [*unchanged(row), *same_journal])
     left = [*left_by(wakeup, steps.note(row, table.clock.now())), *await free_key(table, row)]
-    left += [*recorded.once, *hint.actions()]
+    left += [*recorded.documents, *hint.actions()]
     if left:
         await table.transact(("Delete", gone), *left)
     else:

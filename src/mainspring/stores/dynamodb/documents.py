@@ -24,7 +24,7 @@ from mainspring.stores.documents import (
     comes_soon,
     is_there,
 )
-from mainspring.stores.dynamodb import halts, wakeups
+from mainspring.stores.dynamodb import halts, steps, wakeups
 from mainspring.stores.dynamodb.admin import note_actions
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.document_items import (
@@ -126,9 +126,11 @@ class Attempt:
         self._documents: list[Action] = [to_action(write, now) for write in bundle.writes]
         self._note: list[Action] = [] if bundle.note is None else note_actions(bundle.note, now)
         self._once: list[Action] = []
-        self._inserts = PendingInserts(table, bundle.jobs, named_among(bundle.jobs))
+        self._inserts = PendingInserts(table, bundle.jobs, named_among(bundle.jobs), bundle.steps)
 
     async def run(self) -> list[Inserted] | None:
+        for job_id, recorded in self._bundle.steps.items():
+            await steps.put_first(self._table, job_id, recorded)
         self._once = await once_actions(self._table, self._bundle.once)
         for _ in range(MAX_TRIES):
             try:
@@ -194,7 +196,7 @@ async def documents(table: Table, keys: Sequence[Key]) -> list[Document]:
 async def browse(table: Table, listing: Listing) -> list[Document]:
     bounds = []
     if listing.group is not None:
-        bounds = [Condition("begins_with({name}, {value})", "SK", f"{listing.group}{SEPARATOR}")]
+        bounds = [Condition("begins_with({name}, {value})", "SK", f"{listing.group}{SEPARATOR}{listing.prefix}")]
     pages = table.query(
         equals("PK", partition(listing.collection)),
         *bounds,

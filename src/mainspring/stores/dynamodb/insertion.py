@@ -88,8 +88,11 @@ def named_among(jobs: Iterable[NewJob]) -> frozenset[str]:
     return frozenset(named for job in jobs if (named := wakeups.named_by(job.waits_for)))
 
 
-def to_item(table: Table, job: NewJob, now: Millis, awaited: Collection[str] = ()) -> Item:
-    return checked(pack(new_row(job, now, table.shards) | {"awaited": job.id in awaited or None}))
+def to_item(
+    table: Table, job: NewJob, now: Millis, awaited: Collection[str] = (), with_steps: Collection[str] = ()
+) -> Item:
+    marks = {"awaited": job.id in awaited or None, "steps": job.id in with_steps or None}
+    return checked(pack(new_row(job, now, table.shards) | marks))
 
 
 def checked(item: Item) -> Item:
@@ -160,12 +163,21 @@ async def insert_together(table: Table, inserts: PendingInserts) -> list[Inserte
 class PendingInserts:
     """Jobs to insert in one transaction, perhaps with other writes: each with its dedupe key and its waiter."""
 
-    def __init__(self, table: Table, jobs: Sequence[NewJob], awaited: Collection[str] = ()) -> None:
-        """`awaited`: jobs whose end is waited for, by each other or by the job that inserts them."""
+    def __init__(
+        self,
+        table: Table,
+        jobs: Sequence[NewJob],
+        awaited: Collection[str] = (),
+        with_steps: Collection[str] = (),
+    ) -> None:
+        """`awaited`: jobs whose end is waited for, by each other or by the job that inserts them.
+
+        `with_steps`: jobs that have recorded steps already.
+        """
         self._table = table
         self._now = table.clock.now()
         self.jobs = list(jobs)
-        self._items = [to_item(table, job, self._now, awaited) for job in jobs]
+        self._items = [to_item(table, job, self._now, awaited, with_steps) for job in jobs]
         self._twins = twins_of(jobs)
         self._answers: dict[int, Inserted] = {}  # for jobs that are not to be inserted
         self._keys: dict[int, Row] = {}  # the state of the jobs' dedupe keys

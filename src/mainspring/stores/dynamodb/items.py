@@ -284,8 +284,14 @@ def status_of(row: Row) -> Status:
 def state_of(row: Row) -> JobState:
     """Return the state by which the engine decides about a job. Its `ref` is the item."""
     cancel_reason = column("reason", row) if column("cancel", row) else None
-    state = [column(name, row) for name in STATE_COLUMNS[:-1]]
-    return JobState(*[*state, cancel_reason, status_of(row), row])
+    state = [column(name, row) for name in STATE_COLUMNS[:-2]]
+    return JobState(*[*state, updated_at(row), cancel_reason, status_of(row), row])
+
+
+def updated_at(row: Row) -> Millis:
+    """Return when a job changed last, see columns.updated_at."""
+    names = ("created_at", "started_at", "finished_at", "changed_at")
+    return columns.updated_at({name: column(name, row) for name in names})
 
 
 def failure_of(row: Row) -> Failure | None:

@@ -18,7 +18,17 @@ from mainspring.stores.dynamodb.table import Table, together
 from mainspring.stores.dynamodb.values import Condition, Row, update
 from mainspring.stores.engine.numbers import Row as Counted
 from mainspring.stores.engine.numbers import spread
-from mainspring.stores.numbers import MEASURE_BY_CODE, Figure, Line, NumbersQuery, Period, Span, answer
+from mainspring.stores.numbers import (
+    Counts,
+    Figure,
+    Line,
+    NumbersQuery,
+    Period,
+    Span,
+    answer,
+    measure_and_bucket,
+    slot,
+)
 
 log = get_log("mainspring.dynamodb")
 
@@ -47,8 +57,8 @@ def rows_by_item(rows: Iterable[Counted]) -> dict[Item, dict[str, int]]:
     found: dict[Item, dict[str, int]] = {}
     for line in spread(rows):
         if line.task:  # totals are not stored here: each would be another write
-            values = found.setdefault((line.period, line.start, line.task, line.queue), {})
-            values[number_name(MEASURE_BY_CODE[line.measure], line.bucket)] = line.n
+            names = {number_name(*measure_and_bucket(key)): n for key, n in line.counts.items()}
+            found[line.period, line.start, line.task, line.queue] = names
     return found
 
 
@@ -63,21 +73,24 @@ async def read(table: Table, query: NumbersQuery) -> list[Figure]:
     """Return the numbers, with all that this process has counted."""
     await table.finish()
     await write(table)
-    parts = await together([rows_of(table, span, slot) for span in query.spans for slot in range(SLOTS)])
+    parts = await together([rows_of(table, span, part) for span in query.spans for part in range(SLOTS)])
     return answer(query, [line for lines in parts for line in lines])
 
 
-async def rows_of(table: Table, span: Span, slot: int) -> list[Line]:
+async def rows_of(table: Table, span: Span, part: int) -> list[Line]:
     """Return the lines of a span. Items that the service should have deleted by now do not count."""
     since = max(span.since, table.clock.now() - span.period.kept)
-    partition = f"numbers#{span.period.name.lower()}#{slot}"
+    partition = f"numbers#{span.period.name.lower()}#{part}"
     rows = await table.rows(partition, Condition("{name} >= {value}", "SK", f"{since:014d}"))
     return [line for row in rows for line in lines_of(span.period, row) if line.start < span.until]
 
 
 def lines_of(period: Period, row: Row) -> Iterator[Line]:
     start, task, queue = int(str(row["SK"]).partition("#")[0]), str(row["job_type"]), str(row["queue"])
-    for name, (measure, bucket) in NUMBERS.items():
-        if number := row.get(name):
-            for place in ((task, queue), ("", queue), ("", "")):
-                yield Line(period, start, *place, measure, bucket, int(number))
+    counts = counts_of(row)
+    for place in ((task, queue), ("", queue), ("", "")):
+        yield Line(period, start, *place, counts)
+
+
+def counts_of(row: Row) -> Counts:
+    return {slot(*NUMBERS[name]): int(number) for name, number in row.items() if name in NUMBERS and number}

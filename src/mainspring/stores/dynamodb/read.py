@@ -77,6 +77,11 @@ async def get(table: Table, ids: Sequence[str], within: Sequence[str] = ()) -> l
     return [to_job(found[job_id]) for job_id in ids if job_id in found]
 
 
+async def tags(table: Table, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    rows = await table.get_many([table.job_key(job_id) for job_id in ids], ["SK", "tags"])
+    return {row["SK"]: tuple(row["tags"]) for row in rows if row.get("tags")}
+
+
 def is_wanted(queue: str, within: Sequence[str]) -> bool:
     return not within or is_among(queue, within)
 

@@ -134,6 +134,19 @@ def puts(job_id: str, steps: Iterable[Step]) -> list[Action]:
     return [("Put", put_item(to_item(job_id, step))) for step in {step.name: step for step in steps}.values()]
 
 
+async def put_first(table: Table, job_id: str, steps: Sequence[Step]) -> None:
+    """Write steps of a job that a transaction inserts after this. They may be more than fit into the transaction.
+
+    No process reads them before the job exists. If it is never inserted, `sweep` removes them, by the note. If it
+    exists already, it may have run since, and they stay as they are.
+    """
+    if await table.get(table.job_key(job_id)) is not None:
+        return
+    await table.transact(*note({"SK": job_id, "steps": True}, table.clock.now() + CLOCK_SLACK))
+    for part in parts_that_fit(steps, room_for_step):
+        await table.transact(*puts(job_id, part))
+
+
 async def save_beforehand(table: Table, outcome: Outcome) -> Outcome | None:
     """Save steps that are too many to write with the outcome; return the rest, or None if the claim was lost."""
     beside = [Room(OTHER_ITEMS, len((outcome.result or "").encode())), *map(room_for_job, outcome.follow_ups)]

@@ -322,6 +322,10 @@ class DynamoStore:
         await self.open()
         return await read.get(self.table, ids, within)
 
+    async def tags(self, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        await self.open()
+        return await read.tags(self.table, ids)
+
     async def find(
         self,
         where: Filter,
@@ -439,10 +443,11 @@ class DynamoStore:
         limit: int = 1000,
         cursor: str | None = None,
         dry_run: bool = False,
+        expect: str | None = None,
     ) -> Changed:
         check_page(limit, cursor)
         await self.open()
-        request = ChangeRequest(action, where, by, edit, limit, cursor, dry_run)
+        request = ChangeRequest(action, where, by, edit, limit, cursor, dry_run, expect)
         return await self._record(admin.change(self.table, request))
 
     async def halt(self, halt: Halt) -> Halt:

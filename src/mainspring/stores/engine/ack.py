@@ -24,6 +24,7 @@ from mainspring.job import (
     Move,
     Outcome,
     Status,
+    revision_of,
 )
 from mainspring.queue_patterns import project_of
 from mainspring.stores.engine.creation import refuse_unkeepable
@@ -65,9 +66,15 @@ class JobState:
     options: str | None
     fingerprint: str | None
     version: str | None  # of the code of the worker that runs it, or ran it last
+    updated_at: Millis  # as `Job.updated_at`
     cancel_reason: str | None  # given with a request to cancel it, may be empty; None: there was no request
     status: Status = Status.RUNNING
     ref: Any = None  # only the store reads it, to find the job again
+
+    @property
+    def revision(self) -> str:
+        """The same as `Job.revision`."""
+        return revision_of(self.token, self.status, self.updated_at)
 
 
 STATE_COLUMNS = tuple(field.name for field in fields(JobState))[:-2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ class ChangeRequest:
     limit: int
     cursor: str | None
     dry_run: bool
+    expect: str | None = None  # the revision of the jobs that may be changed; None: any
 
 
 @dataclass(slots=True)
@@ -46,6 +47,7 @@ class ChangePlan:
     deleted: list[JobState] = field(default_factory=list)
     columns: Mapping[str, Any] = field(default_factory=dict)
     conflicts: dict[str, str] = field(default_factory=dict)  # job -> the live job that holds its dedupe key
+    stale: list[str] = field(default_factory=list)  # jobs that have another revision than expected, and stay unchanged
 
     @property
     def requested(self) -> list[str]:
@@ -73,7 +75,19 @@ class ChangePlan:
             yield (job.queue, job.status), None
 
     def answer(self, cursor: str | None) -> Changed:
-        return Changed(tuple(self.changed), tuple(self.requested), self.conflicts, cursor)
+        return Changed(tuple(self.changed), tuple(self.requested), self.conflicts, tuple(self.stale), cursor)
+
+    def columns_of(self, job: JobState) -> dict[str, Any]:
+        """Return the new columns of a job. Its time is later than before, so that its revision is another."""
+        return {**self.columns, "changed_at": max(self.columns["changed_at"], job.updated_at + 1)}
+
+    def grouped(self, jobs: Iterable[JobState]) -> Iterator[tuple[list[str], dict[str, Any]]]:
+        """Yield the ids of jobs that get the same columns, with these columns: usually all jobs at once."""
+        groups: dict[Millis, tuple[list[str], dict[str, Any]]] = {}
+        for job in jobs:
+            columns = self.columns_of(job)
+            groups.setdefault(columns["changed_at"], ([], columns))[0].append(job.id)
+        yield from groups.values()
 
 
 def plan(request: ChangeRequest, found: Sequence[JobState], holders: Mapping[Key, str], now: Millis) -> ChangePlan:
@@ -81,17 +95,22 @@ def plan(request: ChangeRequest, found: Sequence[JobState], holders: Mapping[Key
 
     `holders` has the live jobs that hold the dedupe keys of `wanted_keys`.
     """
-    planned = ChangePlan(found)
+    fresh = [job for job in found if is_expected(request, job)]
+    planned = ChangePlan(fresh, stale=[job.id for job in found if not is_expected(request, job)])
     match request.action:
         case Action.CANCEL:
             _cancel(planned, request.by.reason, now)
         case Action.RETRY:
             _retry(planned, holders, now, request.edit or Edit())
         case Action.EDIT:
-            planned.updated, planned.columns = list(found), edited(request.edit or Edit(), now)
+            planned.updated, planned.columns = list(fresh), edited(request.edit or Edit(), now)
         case Action.DELETE:
-            planned.deleted = list(found)
+            planned.deleted = list(fresh)
     return planned
+
+
+def is_expected(request: ChangeRequest, job: JobState) -> bool:
+    return request.expect is None or request.expect == job.revision
 
 
 def _cancel(planned: ChangePlan, reason: str, now: Millis) -> None:
@@ -128,7 +147,7 @@ def wanted_keys(request: ChangeRequest, found: Sequence[JobState]) -> list[Key]:
 
 def cancelled(job: JobState, reason: str, now: Millis) -> Conclusion:
     """Return what a waiting job becomes when it is cancelled."""
-    status = TRANSITIONS[job.status][Move.CANCEL]
+    status, now = TRANSITIONS[job.status][Move.CANCEL], max(now, job.updated_at)
     return Conclusion(
         status,
         job.run_at,

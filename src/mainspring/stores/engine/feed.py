@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from mainspring.clock import Millis
 from mainspring.job import Move, NewJob, Outcome, Status, retry_reason
-from mainspring.stores.documents import Write
+from mainspring.stores.documents import Became, Write
 from mainspring.stores.engine.ack import Conclusion, JobState, cause_of
 from mainspring.stores.engine.change import ChangePlan, ChangeRequest
 from mainspring.stores.engine.numbers import TIMED
-from mainspring.stores.feed import LONGEST_TEXT, MAX_JOBS, ChangeKind, Data, Entry, JobRef
+from mainspring.stores.feed import IDS, LONGEST_TEXT, MAX_JOBS, ChangeKind, Data, Entry, JobRef, Tags
 from mainspring.stores.numbers import times_of
 from mainspring.stores.protocol import Action, Halt, WorkerInfo
 
@@ -27,10 +27,17 @@ COLLECTIONS = {
     "schedules": ChangeKind.SCHEDULE,
     "breakers": ChangeKind.BREAKER,
     "failures": ChangeKind.FAILURE_GROUP,
+    "people": ChangeKind.PERSON,
+    "occasions": ChangeKind.OCCASION,  # and a kind of occasion
 }
 
+T = TypeVar("T")
+NO_TAGS: Tags = {}
 Place = tuple[str, str]
 """A queue and a task: an entry lists jobs of one place."""
+
+DocumentGroup = tuple[str, str, bool, Became | None]
+"""A collection, a group of it, whether its documents were deleted, and what else has become of them."""
 
 
 def entries(
@@ -57,7 +64,7 @@ def timed(found: list[Entry], lengths: Mapping[Place, Sequence[Millis]]) -> list
     return found
 
 
-def in_parts(refs: Sequence[str | JobRef]) -> Iterator[Sequence[str | JobRef]]:
+def in_parts(refs: Sequence[T]) -> Iterator[Sequence[T]]:
     if len(refs) <= MAX_JOBS:
         yield refs
         return
@@ -144,8 +151,11 @@ def data_of_takeover(job: JobState, outcome: Outcome) -> Data:
     return {**about, "started_at": job.claimed_at, "timeout_at": timeout_at}
 
 
-def by_hand(planned: ChangePlan, request: ChangeRequest) -> list[Entry]:
-    """Return the entries for changes by hand, except for jobs that are cancelled at once: those end."""
+def by_hand(planned: ChangePlan, request: ChangeRequest, tags: Tags) -> list[Entry]:
+    """Return the entries for changes by hand, except for jobs that are cancelled at once: those end.
+
+    `tags` are those of jobs that are deleted: no reader can look them up later.
+    """
     told: Data = {"actor": request.by.actor, "reason": request.by.reason[:LONGEST_TEXT]}
     match request.action:
         case Action.CANCEL:
@@ -164,13 +174,14 @@ def by_hand(planned: ChangePlan, request: ChangeRequest) -> list[Entry]:
                 {**told, "fields": sorted(planned.columns.keys() - {"changed_at"}), **shown},
             )
         case Action.DELETE:
-            return of_jobs(ChangeKind.DELETED, planned.deleted, told)
+            return of_jobs(ChangeKind.DELETED, planned.deleted, told, tags)
 
 
-def of_jobs(kind: ChangeKind, jobs: Iterable[JobState], data: Data | None = None) -> list[Entry]:
+def of_jobs(kind: ChangeKind, jobs: Iterable[JobState], data: Data, tags: Tags = NO_TAGS) -> list[Entry]:
     by_place: dict[Place, list[str | JobRef]] = {}
     for job in jobs:
-        by_place.setdefault((job.queue, job.task), []).append(ref(job))
+        own = {"tags": list(tags[job.id])} if job.id in tags else None
+        by_place.setdefault((job.queue, job.task), []).append(ref(job, own))
     return entries(kind, by_place, data)
 
 
@@ -203,16 +214,24 @@ def died(worker: str) -> Entry:
 
 
 def documents(writes: Iterable[Write]) -> list[Entry]:
+    """Return an entry for each group of documents to which the same has happened. An import writes very many."""
+    ids: dict[DocumentGroup, list[str]] = {}
+    for write in writes:
+        if write.recorded:
+            key, is_deleted = write.key, write.data is None or write.became == "deleted"
+            ids.setdefault((key.collection, key.group, is_deleted, write.became), []).append(key.id)
     return [
-        Entry(
-            COLLECTIONS.get(write.key.collection, ChangeKind.DOCUMENT),
-            data={
-                "collection": write.key.collection,
-                "group": write.key.group,
-                "id": write.key.id,
-                "deleted": write.data is None,
-            },
-        )
-        for write in writes
-        if write.recorded
+        Entry(kind_of_document(group[0]), data=data_of_documents(group, part))
+        for group, members in ids.items()
+        for part in in_parts(members)
     ]
+
+
+def kind_of_document(collection: str) -> ChangeKind:
+    return COLLECTIONS.get(collection.partition(".")[0], ChangeKind.DOCUMENT)
+
+
+def data_of_documents(group: DocumentGroup, ids: Sequence[str]) -> Data:
+    collection, name, is_deleted, became = group
+    told = {} if became is None else {"became": became}
+    return {"collection": collection, "group": name, IDS: ids, "deleted": is_deleted, **told}

@@ -7,12 +7,11 @@ and notes up to where it has folded. Until then, readers add those entries up th
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
 from mainspring.clock import Millis
 from mainspring.stores.feed import ChangeKind
-from mainspring.stores.numbers import MAX_PLACES, OTHER, Line, Measure, Period
+from mainspring.stores.numbers import MAX_PLACES, OTHER, Counts, Line, Measure, Period, slot
 
 MEASURES = {
     ChangeKind.CREATED: Measure.ENQUEUED,
@@ -36,16 +35,15 @@ Row = tuple[Millis, str, str, int, int, int]
 
 def spread(rows: Iterable[Row]) -> list[Line]:
     """Return the lines to which the entries add: for each period, and also for all tasks of a queue, and for all."""
-    found: Counter[tuple[Period, Millis, str, str, int, int]] = Counter()
+    found: dict[tuple[Period, Millis, str, str], Counts] = {}
     for minute, queue, task, measure, bucket, number in rows:
+        key = slot(measure, bucket)
         for period in Period:
             start = minute - minute % period.length
             for place in ((task, queue), ("", queue), ("", "")):
-                found[period, start, *place, measure, bucket] += number
-    return [
-        Line(period, start, task, queue, Measure(measure), bucket, number)
-        for (period, start, task, queue, measure, bucket), number in found.items()
-    ]
+                counts = found.setdefault((period, start, *place), {})
+                counts[key] = counts.get(key, 0) + number
+    return [Line(*place, counts) for place, counts in found.items()]
 
 
 def within_limit(rows: list[Row], known: Collection[tuple[str, str]]) -> Iterator[Row]:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mainspring.clock import to_millis
+from mainspring.clock import Millis, to_millis
 from mainspring.stores import columns as declared
+from mainspring.stores.affected import listed
 from mainspring.stores.audit import note_of_halt, note_of_resume
 from mainspring.stores.documents import By, Note
 from mainspring.stores.engine import feed
@@ -16,12 +17,11 @@ from mainspring.stores.engine.ack import JobState
 from mainspring.stores.engine.change import ALLOWED, ChangePlan, ChangeRequest, Key, note_of, plan, wanted_keys
 from mainspring.stores.engine.ends import jobs_after
 from mainspring.stores.engine.halts import combined
-from mainspring.stores.postgres import steps, wakeups
+from mainspring.stores.postgres import read, steps, wakeups
 from mainspring.stores.postgres.acks import finish
 from mainspring.stores.postgres.halts import ALONE, current_halts
 from mainspring.stores.postgres.insertion import LIVE_HOLDER, insert_jobs
-from mainspring.stores.postgres.once import commit_once
-from mainspring.stores.postgres.read import Conditions
+from mainspring.stores.postgres.once import commit_once, put_document
 from mainspring.stores.postgres.rows import FINISHED, FINISHED_STATE, LIVE, LIVE_STATE, is_id, to_state
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import Action, Changed, Halt
@@ -38,7 +38,7 @@ async def change(transaction: Transaction, request: ChangeRequest) -> Changed:
     now = jobs[0].ref if jobs else 0
     planned = plan(request, jobs, await live_holders(transaction, wanted_keys(request, jobs)), now)
     if not request.dry_run:
-        await carry_out(transaction, planned, request)
+        await carry_out(transaction, planned, request, now)
     return planned.answer(jobs[-1].id if len(found) > request.limit else None)
 
 
@@ -49,7 +49,7 @@ async def find_jobs(transaction: Transaction, request: ChangeRequest) -> list[Jo
     """
     found: list[JobState] = []
     for table, state in ((LIVE, LIVE_STATE), (FINISHED, FINISHED_STATE)):
-        conditions = Conditions(request.where, table)
+        conditions = read.Conditions(request.where, table)
         statuses = [CODES[s] for s in ALLOWED[request.action] if (CODES[s] >= COMPLETED) == (table == FINISHED)]
         conditions.add("status = ANY(?::smallint[])", statuses)
         if request.cursor is not None:
@@ -72,33 +72,33 @@ async def live_holders(transaction: Transaction, keys: Sequence[Key]) -> dict[Ke
     return {key: holder for key, holder in found if holder is not None}
 
 
-async def carry_out(transaction: Transaction, planned: ChangePlan, request: ChangeRequest) -> None:
-    await transaction.record([*feed.ended(planned.ended), *feed.by_hand(planned, request)])
+async def carry_out(transaction: Transaction, planned: ChangePlan, request: ChangeRequest, now: Millis) -> None:
+    tags = await read.tags(transaction, [job.id for job in planned.deleted]) if planned.deleted else {}
+    await transaction.record([*feed.ended(planned.ended), *feed.by_hand(planned, request, tags)])
     await finish(transaction, planned.ended)
     await insert_jobs(transaction, jobs_after(planned.ended))
-    await update(transaction, [job.id for job in planned.updated], planned.columns)
-    await restore(transaction, [job.id for job in planned.restored], planned.columns)
+    for ids, columns in planned.grouped(planned.updated):
+        await update(transaction, ids, columns)
+    for ids, columns in planned.grouped(planned.restored):
+        await restore(transaction, ids, columns)
     await delete(transaction, planned.deleted)
     if request.action is Action.RETRY and request.edit is not None and request.edit.from_step is not None:
         await steps.forget(transaction, planned.changed, request.edit.from_step)
     count_moves(transaction, planned.moves())
     transaction.woken |= planned.woken
     transaction.cancellations = transaction.cancellations or bool(planned.requested)
-    await write_audit(transaction, request, planned.changed + planned.requested)
+    await write_audit(transaction, request, planned.changed + planned.requested, now)
 
 
 async def update(transaction: Transaction, ids: Sequence[str], columns: Mapping[str, Any]) -> None:
     """Give live jobs new values."""
-    if ids and columns:
-        assignments = ", ".join(f"{name} = %({name})s" for name in columns)
-        statement = f"UPDATE {{s}}.jobs SET {assignments} WHERE id = ANY(%(ids)s::uuid[])"
-        await transaction.do(statement, **to_columns(columns), ids=list(ids))
+    assignments = ", ".join(f"{name} = %({name})s" for name in columns)
+    statement = f"UPDATE {{s}}.jobs SET {assignments} WHERE id = ANY(%(ids)s::uuid[])"
+    await transaction.do(statement, **to_columns(columns), ids=list(ids))
 
 
 async def restore(transaction: Transaction, ids: Sequence[str], columns: Mapping[str, Any]) -> None:
     """Move finished jobs back to the live table: as they were enqueued, with their token and these values."""
-    if not ids:
-        return
     kept = ", ".join(name for name in declared.RESTORED if name not in columns)
     values = ", ".join(f"%({name})s::{declared.LIVE[name]}" for name in columns)
     statement = f"""WITH gone AS (DELETE FROM {{s}}.archive WHERE id = ANY(%(ids)s::uuid[]) RETURNING *)
@@ -202,11 +202,13 @@ ON CONFLICT DO NOTHING
 """
 
 
-async def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[str]) -> None:
+async def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[str], now: Millis) -> None:
     if not ids or not request.by.audited:
         return
     await write_entry(transaction, note_of(request), len(ids))
     await commit_once(transaction, request.by.once)
+    for write in listed(request.by, ids, now):
+        await put_document(transaction, write)
     if request.action is not Action.DELETE:
         await transaction.do(PUT_JOBS, operation=request.by.operation, action=str(request.action), ids=list(ids))
 

@@ -22,7 +22,7 @@ from mainspring.stores.documents import (
     last_writes,
 )
 from mainspring.stores.engine import feed
-from mainspring.stores.postgres import arrays, insertion
+from mainspring.stores.postgres import arrays, insertion, steps
 from mainspring.stores.postgres.admin import write_entry
 from mainspring.stores.postgres.once import commit_once
 from mainspring.stores.postgres.transaction import Transaction
@@ -55,6 +55,7 @@ BROWSE = f"""
 SELECT {COLUMNS} FROM {{{{s}}}}.documents
 WHERE collection = %(collection)s {{within}} {{after}} AND expires_at > {{{{now}}}} ORDER BY {{order}} LIMIT %(limit)s
 """
+BEGINNING = "AND id >= %(prefix)s AND id < %(prefix)s || chr(1114111)"  # no text begins with the last code point
 DUE = f"""
 SELECT {COLUMNS}, {{now}} FROM {{s}}.documents
 WHERE collection = %(collection)s AND due_at < {NEVER} AND expires_at > {{now}} ORDER BY due_at LIMIT %(limit)s
@@ -92,6 +93,8 @@ async def write(transaction: Transaction, bundles: Sequence[Bundle]) -> list[lis
         if bundle.note is not None:
             await write_entry(transaction, bundle.note)
         await commit_once(transaction, bundle.once)
+        if bundle.steps:
+            await steps.put_first(transaction, bundle.steps)
     if puts and comes_soon(puts, await transaction.value("SELECT {now}")):
         transaction.documents = True
     transaction.state_changed |= any(bundle.spread for bundle in taken)
@@ -136,7 +139,7 @@ async def browse(transaction: Transaction, listing: Listing) -> list[Document]:
     sign, direction = ("<", "DESC") if listing.backwards else (">", "ASC")
     name, seen = ("(grp, id)", "(%(grp_seen)s, %(id_seen)s)") if listing.group is None else ("id", "%(id_seen)s")
     statement = BROWSE.format(
-        within="" if listing.group is None else "AND grp = %(grp)s",
+        within="" if listing.group is None else f"AND grp = %(grp)s {BEGINNING if listing.prefix else ''}",
         after="" if listing.after is None else f"AND {name} {sign} {seen}",
         order=f"grp {direction}, id {direction}",
     )
@@ -145,6 +148,7 @@ async def browse(transaction: Transaction, listing: Listing) -> list[Document]:
         statement,
         collection=listing.collection,
         grp=listing.group,
+        prefix=listing.prefix,
         grp_seen=grp_seen,
         id_seen=id_seen,
         limit=listing.limit,

@@ -14,7 +14,17 @@ from typing import NamedTuple
 
 from mainspring.clock import Millis
 from mainspring.stores.engine.numbers import KINDS, MEASURE, SUM, Row, spread, within_limit
-from mainspring.stores.numbers import HOUR, PERIOD_BY_CODE, Figure, Line, NumbersQuery, Period, answer
+from mainspring.stores.numbers import (
+    HOUR,
+    PERIOD_BY_CODE,
+    SLOT,
+    Figure,
+    Line,
+    NumbersQuery,
+    Period,
+    answer,
+    measure_and_bucket,
+)
 from mainspring.stores.postgres import arrays
 from mainspring.stores.postgres.changes import parts
 from mainspring.stores.postgres.transaction import Transaction
@@ -79,11 +89,12 @@ ON CONFLICT (period, task, queue, start, measure, bucket) DO UPDATE SET n = numb
 FOLDED = "UPDATE {s}.feed SET folded = %(snapshot)s, folded_in = {s}.database_id()"
 WANTED = {"periods": "smallint", "tasks": "text", "queues": "text", "sinces": "bigint", "untils": "bigint"}
 READ = f"""
-SELECT n.period, n.start, n.task, n.queue, n.measure, n.bucket, n.n
+SELECT wanted.period, n.start, wanted.task, wanted.queue, n.slots, n.counts
 FROM unnest({arrays.casts(WANTED)}) AS wanted(period, task, queue, since, until), LATERAL (
-    SELECT * FROM {{s}}.numbers WHERE numbers.period = wanted.period AND numbers.task = wanted.task
-        AND numbers.queue = wanted.queue AND start >= wanted.since AND start < wanted.until) AS n
-"""
+    SELECT start, array_agg({SLOT}) AS slots, array_agg(n) AS counts FROM {{s}}.numbers
+    WHERE numbers.period = wanted.period AND numbers.task = wanted.task
+        AND numbers.queue = wanted.queue AND start >= wanted.since AND start < wanted.until GROUP BY start) AS n
+"""  # one row for each period: to read a row takes longer than its numbers
 FORGET = (
     PLACES
     + """
@@ -149,7 +160,12 @@ async def known_places(transaction: Transaction, rows: Iterable[Row]) -> set[tup
 
 
 async def add(transaction: Transaction, lines: Iterable[Line]) -> None:
-    rows = [(int(line.period), line.start, line.task, line.queue, int(line.measure), *line[5:]) for line in lines]
+    rows = [
+        (int(line.period), *line[1:4], int(measure), bucket, n)
+        for line in lines
+        for key, n in line.counts.items()
+        for measure, bucket in [measure_and_bucket(key)]
+    ]
     for part in arrays.in_parts(rows):
         await transaction.do(ADD, **arrays.of_columns(LINES, part))
 
@@ -180,8 +196,8 @@ async def stored(transaction: Transaction, query: NumbersQuery) -> Iterator[Line
     ]
     rows = await transaction.rows(READ, **arrays.of_columns(WANTED, wanted)) if wanted else []
     return (
-        Line(PERIOD_BY_CODE[period], start, task, queue, measure, bucket, number)
-        for period, start, task, queue, measure, bucket, number in rows
+        Line(PERIOD_BY_CODE[period], start, task, queue, dict(zip(slots, counts, strict=True)))
+        for period, start, task, queue, slots, counts in rows
     )
 
 

@@ -1,4 +1,4 @@
-"""The document of a key, committed with the change that uses the key."""
+"""Documents that are committed with a change by hand, such as that of a key which the change uses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from mainspring.stores.documents import Write
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.tables import or_never
 
-USE = """
+PUT = """
 INSERT INTO {s}.documents AS used (collection, grp, id, data, version, due_at, expires_at)
 VALUES (%(collection)s, %(grp)s, %(id)s, %(data)s, %(version)s, %(due_at)s, %(expires_at)s)
 ON CONFLICT (collection, grp, id) DO UPDATE
@@ -24,9 +24,17 @@ async def commit_once(transaction: Transaction, once: Write | None) -> None:
     """
     if once is None:
         return
-    place = dict(zip(("collection", "grp", "id"), once.key, strict=True))
-    times = {"due_at": or_never(once.due_at), "expires_at": or_never(once.expires_at)}
-    if await transaction.do(USE, **place, data=once.data, version=once.version, **times):
+    if await put_document(transaction, once):
         return
-    if await transaction.value(USED_BY, **place) != once.version:
+    if await transaction.value(USED_BY, **place_of(once)) != once.version:
         raise AlreadyDone
+
+
+async def put_document(transaction: Transaction, write: Write) -> bool:
+    """Write a document that does not exist or has expired; return whether it was so."""
+    times = {"due_at": or_never(write.due_at), "expires_at": or_never(write.expires_at)}
+    return bool(await transaction.do(PUT, **place_of(write), data=write.data, version=write.version, **times))
+
+
+def place_of(write: Write) -> dict[str, str]:
+    return dict(zip(("collection", "grp", "id"), write.key, strict=True))

@@ -14,7 +14,7 @@ from mainspring.job import Attempt, Counts, Job, Move, Priority, Status, Timelin
 from mainspring.queue_patterns import is_pattern
 from mainspring.stores.columns import as_object
 from mainspring.stores.postgres import steps
-from mainspring.stores.postgres.rows import COLUMNS, FINISHED, LIVE, is_id, only_ids, to_job
+from mainspring.stores.postgres.rows import COLUMNS, FINISHED, LIVE, UPDATED_AT, is_id, only_ids, to_job
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import DUE_CAP, DUE_LOOK, AuditEntry, AuditFilter, AuditSpot, Filter, Stats, WorkerInfo
 from mainspring.stores.tables import (
@@ -32,7 +32,6 @@ from mainspring.stores.workers import from_data
 
 NUMBER = re.compile(r"\s*[+-]?\d+\s*")  # a part of a path that PostgreSQL also takes for an array index
 
-UPDATED_AT = "greatest(created_at, claimed_at, changed_at)"
 
 # -- filters --------------------------------------------------------------------------------------
 
@@ -134,6 +133,16 @@ async def get(transaction: Transaction, ids: Sequence[str], within: Sequence[str
     if missing := [job_id for job_id in wanted if job_id not in found]:
         found |= await jobs_of(transaction, missing, within)
     return [found[job_id] for job_id in ids if job_id in found]
+
+
+TAGS = " UNION ALL ".join(
+    f"SELECT id::text, tags FROM {{s}}.{table} WHERE id = ANY(%(ids)s::uuid[]) AND tags IS NOT NULL"
+    for table in ("jobs", "archive")
+)  # one statement: a job may move from one table to the other
+
+
+async def tags(transaction: Transaction, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    return {job_id: tuple(found) for job_id, found in await transaction.rows(TAGS, ids=only_ids(ids))}
 
 
 async def jobs_of(transaction: Transaction, ids: Sequence[str], within: Sequence[str]) -> dict[str, Job]:

@@ -13,6 +13,7 @@ from mainspring.stores.engine.ack import STATE_COLUMNS, JobState
 from mainspring.stores.tables import NEVER, STATUSES, from_row
 
 LIVE, FINISHED = "jobs", "archive"
+UPDATED_AT = "greatest(created_at, claimed_at, changed_at)"  # of a live job
 
 
 def selected(**expressions: str) -> str:
@@ -34,8 +35,14 @@ COLUMNS = {
     ),
 }
 STATE = ", ".join(STATE_COLUMNS).replace("id,", "id::text,", 1)
-LIVE_STATE = STATE.replace("cancel_reason", "CASE WHEN cancel THEN reason END, status, {now}")
-FINISHED_STATE = STATE.replace("claimed_at", "started_at").replace("cancel_reason", "NULL::text, status, {now}")
+LIVE_STATE = STATE.replace("updated_at", UPDATED_AT).replace(
+    "cancel_reason", "CASE WHEN cancel THEN reason END, status, {now}"
+)
+FINISHED_STATE = (
+    STATE.replace("claimed_at", "started_at")
+    .replace("updated_at", "finished_at")
+    .replace("cancel_reason", "NULL::text, status, {now}")
+)
 """The columns of a `JobState` in the two tables, and the time."""
 
 ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

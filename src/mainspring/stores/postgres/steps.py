@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mainspring.job import Inserted, Save, Step
 from mainspring.stores.postgres import arrays
@@ -41,6 +41,8 @@ DELETE FROM {s}.steps USING {s}.steps AS first
 WHERE steps.job_id = ANY(%(ids)s::uuid[]) AND first.job_id = steps.job_id AND first.name = %(name)s
   AND steps.number >= first.number
 """
+
+NEVER_CLAIMED = "SELECT id::text FROM {s}.jobs WHERE token = 0 AND id = ANY(%(ids)s::uuid[])"
 
 Run = tuple[str, int]  # a job's id and the token of its claim
 
@@ -85,6 +87,12 @@ async def put(transaction: Transaction, steps: Iterable[tuple[str, Step]]) -> No
     given = [((job_id, 0), step) for job_id, step in steps]
     if given:
         await transaction.do(PUT, **columns_of(given))
+
+
+async def put_first(transaction: Transaction, steps: Mapping[str, tuple[Step, ...]]) -> None:
+    """Write steps of jobs that this transaction inserts. If they were inserted before, they may have run since."""
+    new = await transaction.rows(NEVER_CLAIMED, ids=list(steps))
+    await put(transaction, [(job_id, step) for (job_id,) in new for step in steps[job_id]])
 
 
 def columns_of(steps: Iterable[tuple[Run, Step]]) -> dict[str, str]:

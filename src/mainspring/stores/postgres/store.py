@@ -575,6 +575,9 @@ class PostgresStore:
     async def get(self, ids: Sequence[str], *, within: Sequence[str] = ()) -> list[Job]:
         return await self._read(lambda transaction: read.get(transaction, ids, within))
 
+    async def tags(self, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        return await self._read(lambda transaction: read.tags(transaction, ids))
+
     async def find(
         self,
         where: Filter,
@@ -713,9 +716,10 @@ class PostgresStore:
         limit: int = 1000,
         cursor: str | None = None,
         dry_run: bool = False,
+        expect: str | None = None,
     ) -> Changed:
         check_page(limit, cursor)
-        request = ChangeRequest(action, where, by, edit, limit, cursor, dry_run)
+        request = ChangeRequest(action, where, by, edit, limit, cursor, dry_run, expect)
         return await self._run(lambda transaction: admin.change(transaction, request))
 
     async def halt(self, halt: Halt) -> Halt:

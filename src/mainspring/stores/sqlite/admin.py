@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from mainspring.clock import Millis, to_datetime, to_millis
+from mainspring.stores.affected import listed
 from mainspring.stores.audit import note_of_halt, note_of_resume
 from mainspring.stores.columns import RESTORED
 from mainspring.stores.documents import By, Note
@@ -17,10 +18,10 @@ from mainspring.stores.engine.change import ALLOWED, ChangePlan, ChangeRequest, 
 from mainspring.stores.engine.ends import jobs_after
 from mainspring.stores.engine.halts import combined
 from mainspring.stores.protocol import Action, Changed, Halt
+from mainspring.stores.sqlite import read
 from mainspring.stores.sqlite.acks import finish
 from mainspring.stores.sqlite.insertion import LIVE_HOLDER, LONG_PAYLOAD, insert_jobs, prepare
-from mainspring.stores.sqlite.once import commit_once
-from mainspring.stores.sqlite.read import Conditions
+from mainspring.stores.sqlite.once import commit_once, put_document
 from mainspring.stores.sqlite.rows import FINISHED, FINISHED_STATE, LIVE, LIVE_STATE, to_state
 from mainspring.stores.sqlite.steps import forget_steps
 from mainspring.stores.sqlite.transaction import Transaction
@@ -49,7 +50,7 @@ def find_jobs(transaction: Transaction, request: ChangeRequest) -> list[JobState
     """Return the matching jobs, oldest first, up to one more than the limit: that one shows that a page follows."""
     found: list[JobState] = []
     for table, state in ((LIVE, LIVE_STATE), (FINISHED, FINISHED_STATE)):
-        conditions = Conditions(request.where, table)
+        conditions = read.Conditions(request.where, table)
         statuses = [CODES[s] for s in ALLOWED[request.action] if (CODES[s] >= COMPLETED) == (table == FINISHED)]
         if conditions.impossible or not statuses:
             continue
@@ -71,11 +72,14 @@ def live_holders(transaction: Transaction, keys: Sequence[Key]) -> dict[Key, str
 
 
 def carry_out(transaction: Transaction, planned: ChangePlan, request: ChangeRequest) -> None:
-    transaction.record([*feed.ended(planned.ended), *feed.by_hand(planned, request)])
+    tags = read.tags(transaction.connection, [job.id for job in planned.deleted]) if planned.deleted else {}
+    transaction.record([*feed.ended(planned.ended), *feed.by_hand(planned, request, tags)])
     finish(transaction, planned.ended)
     insert_jobs(transaction, prepare(jobs_after(planned.ended)))
-    update(transaction, [job.id for job in planned.updated], planned.columns)
-    restore(transaction, [job.id for job in planned.restored], planned.columns)
+    for ids, columns in planned.grouped(planned.updated):
+        update(transaction, ids, columns)
+    for ids, columns in planned.grouped(planned.restored):
+        restore(transaction, ids, columns)
     delete(transaction, planned.deleted)
     if request.action is Action.RETRY and request.edit is not None and request.edit.from_step is not None:
         forget_steps(transaction, planned.changed, request.edit.from_step)
@@ -87,8 +91,6 @@ def carry_out(transaction: Transaction, planned: ChangePlan, request: ChangeRequ
 
 def update(transaction: Transaction, ids: Sequence[str], columns: Mapping[str, Any]) -> None:
     """Give live jobs new values."""
-    if not ids or not columns:
-        return
     values = to_columns(columns)
     if "payload" in columns:
         values["payload"] = replace_payloads(transaction, ids, columns["payload"])
@@ -112,8 +114,6 @@ def replace_payloads(transaction: Transaction, ids: Sequence[str], payload: str)
 
 def restore(transaction: Transaction, ids: Sequence[str], columns: Mapping[str, Any]) -> None:
     """Move finished jobs back to the live table: as they were enqueued, with their token and these values."""
-    if not ids:
-        return
     values = to_columns(columns)
     kept = ", ".join(name for name in RESTORED if name not in values)
     statement = f"""INSERT INTO mainspring_jobs ({kept}, {", ".join(values)})
@@ -239,6 +239,8 @@ def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[
         return
     write_entry(transaction, note_of(request), len(ids))
     commit_once(transaction, request.by.once)
+    for write in listed(request.by, ids, transaction.now):
+        put_document(transaction, write)
     if request.action is not Action.DELETE:
         transaction.execute(PUT_JOBS, (request.by.operation, request.action, json.dumps(ids)))
 

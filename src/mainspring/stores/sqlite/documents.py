@@ -26,6 +26,7 @@ from mainspring.stores.engine import feed
 from mainspring.stores.sqlite import insertion
 from mainspring.stores.sqlite.admin import write_entry
 from mainspring.stores.sqlite.once import commit_once
+from mainspring.stores.sqlite.steps import put_first_steps
 from mainspring.stores.sqlite.transaction import Transaction, in_values
 from mainspring.stores.tables import NEVER, none_if_never, or_never
 
@@ -53,6 +54,7 @@ BROWSE = f"""
 SELECT {COLUMNS} FROM mainspring_documents WHERE collection = :collection {{within}} {{after}} AND expires_at > :now
 ORDER BY {{order}} LIMIT :limit
 """
+BEGINNING = "AND id >= :prefix AND id < :prefix || char(1114111)"  # no text begins with the last code point
 DUE = f"""
 SELECT {COLUMNS} FROM mainspring_documents INDEXED BY mainspring_documents_due
 WHERE collection = ? AND due_at <= ? AND due_at < {NEVER} AND expires_at > ? ORDER BY due_at LIMIT ?
@@ -97,6 +99,8 @@ def write(transaction: Transaction, new: list[PreparedBundle]) -> list[list[Inse
             write_entry(transaction, bundle.note)
         if bundle.once is not None:
             commit_once(transaction, bundle.once)
+        if bundle.steps:
+            put_first_steps(transaction, bundle.steps)
     if comes_soon(writes, transaction.now):
         transaction.documents = True
     transaction.state_changed |= any(prepared.bundle.spread for prepared in taken)
@@ -153,7 +157,7 @@ def browse(connection: sqlite3.Connection, listing: Listing, now: Millis) -> lis
     sign, direction = ("<", "DESC") if listing.backwards else (">", "ASC")
     name, seen = ("(grp, id)", "(:grp_seen, :id_seen)") if listing.group is None else ("id", ":id_seen")
     statement = BROWSE.format(
-        within="" if listing.group is None else "AND grp = :grp",
+        within="" if listing.group is None else f"AND grp = :grp {BEGINNING if listing.prefix else ''}",
         after="" if listing.after is None else f"AND {name} {sign} {seen}",
         order=f"grp {direction}, id {direction}",
     )
@@ -161,6 +165,7 @@ def browse(connection: sqlite3.Connection, listing: Listing, now: Millis) -> lis
     given = {
         "collection": listing.collection,
         "grp": listing.group,
+        "prefix": listing.prefix,
         "grp_seen": grp_seen,
         "id_seen": id_seen,
         "now": now,

@@ -14,7 +14,18 @@ from typing import Any
 
 from mainspring.clock import Millis
 from mainspring.stores.engine.numbers import KINDS, MEASURE, SUM, Row, spread, within_limit
-from mainspring.stores.numbers import HOUR, Figure, Line, NumbersQuery, Period, answer
+from mainspring.stores.numbers import (
+    HOUR,
+    SLOT,
+    Counts,
+    Figure,
+    Line,
+    NumbersQuery,
+    Period,
+    Span,
+    answer,
+    measure_and_bucket,
+)
 
 Execute = Callable[[str, Sequence[Any]], sqlite3.Cursor]
 
@@ -41,11 +52,12 @@ FROM json_each(?) WHERE true
 ON CONFLICT DO UPDATE SET n = n + excluded.n
 """
 FOLDED = "UPDATE mainspring_feed SET folded = (SELECT coalesce(max(number), 0) FROM mainspring_changes)"
-NEXT_PLACE = """
-SELECT task, queue FROM mainspring_numbers WHERE period = ? AND (task, queue) > (?, ?) ORDER BY task, queue LIMIT 1
-"""
-READ = """
-SELECT start, measure, bucket, n FROM mainspring_numbers
+NEXT_PLACE = f"""
+SELECT task, queue FROM mainspring_numbers WHERE period = ? AND (task, queue, start) > (?, ?, {1 << 62})
+ORDER BY task, queue LIMIT 1
+"""  # without `start`, SQLite would read all rows of the last place
+READ = f"""
+SELECT start, {SLOT}, n FROM mainspring_numbers
 WHERE period = ? AND task = ? AND queue = ? AND start >= ? AND start < ?
 """
 LAST_PRUNED = "SELECT numbers_pruned_at FROM mainspring_feed"
@@ -71,7 +83,8 @@ def known_places(execute: Execute, rows: Iterable[Row]) -> set[Place]:
 
 
 def add(execute: Execute, lines: Iterable[Line]) -> None:
-    execute(ADD, (json.dumps(list(lines)),))
+    rows = [(*line[:4], *measure_and_bucket(key), n) for line in lines for key, n in line.counts.items()]
+    execute(ADD, (json.dumps(rows),))
 
 
 def places(execute: Execute, period: Period) -> Iterator[Place]:
@@ -97,8 +110,15 @@ def stored(execute: Execute, query: NumbersQuery) -> Iterator[Line]:
         for task, queue in wanted_places(execute, query, period):
             for span in query.spans:
                 if span.period is period:
-                    for start, measure, bucket, n in execute(READ, (period, task, queue, span.since, span.until)):
-                        yield Line(period, start, task, queue, measure, bucket, n)
+                    for start, counts in counts_by_start(execute, task, queue, span).items():
+                        yield Line(period, start, task, queue, counts)
+
+
+def counts_by_start(execute: Execute, task: str, queue: str, span: Span) -> dict[Millis, Counts]:
+    found: dict[Millis, Counts] = {}
+    for start, key, n in execute(READ, (span.period, task, queue, span.since, span.until)):
+        found.setdefault(start, {})[key] = n
+    return found
 
 
 def wanted_places(execute: Execute, query: NumbersQuery, period: Period) -> list[Place]:

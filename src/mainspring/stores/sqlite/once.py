@@ -1,4 +1,4 @@
-"""The document of a key, committed with the change that uses the key."""
+"""Documents that are committed with a change by hand, such as that of a key which the change uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mainspring.stores.tables import or_never
 USED_BY = """
 SELECT version FROM mainspring_documents WHERE collection = ? AND grp = ? AND id = ? AND expires_at > ?
 """
-USE = """
+PUT = """
 INSERT OR REPLACE INTO mainspring_documents (collection, grp, id, data, version, due_at, expires_at)
 VALUES (?, ?, ?, ?, ?, ?, ?)
 """
@@ -22,7 +22,11 @@ def commit_once(transaction: Transaction, once: Write | None) -> None:
         return
     version = transaction.value(USED_BY, (*once.key, transaction.now))
     if version is None:
-        times = or_never(once.due_at), or_never(once.expires_at)
-        transaction.execute(USE, (*once.key, once.data, once.version, *times))
+        put_document(transaction, once)
     elif version != once.version:
         raise AlreadyDone
+
+
+def put_document(transaction: Transaction, write: Write) -> None:
+    times = or_never(write.due_at), or_never(write.expires_at)
+    transaction.execute(PUT, (*write.key, write.data, write.version, *times))

@@ -25,7 +25,16 @@ from mainspring.stores.protocol import (
     WorkerInfo,
 )
 from mainspring.stores.sqlite.claims import ASIDE, PRIORITIES, SET_ASIDE, SUSPECT, SUSPECTS, WAITING
-from mainspring.stores.sqlite.rows import COLUMNS, FINISHED, KEPT_A_WEEK, KEPT_OTHERWISE, LIVE, to_job
+from mainspring.stores.sqlite.rows import (
+    COLUMNS,
+    FINISHED,
+    KEPT_A_WEEK,
+    KEPT_OTHERWISE,
+    LIVE,
+    UPDATED_AT,
+    read_tags,
+    to_job,
+)
 from mainspring.stores.sqlite.steps import steps
 from mainspring.stores.sqlite.transaction import HALTS, to_halt
 from mainspring.stores.tables import (
@@ -151,7 +160,6 @@ def within_terms(patterns: Sequence[str]) -> tuple[str, *tuple[str, ...]]:
 # The condition of an index, which SQLite does not derive. It holds for every row that is read: `likelihood` keeps the
 # planner from choosing it as the range to scan.
 IN_FAILED = f"likelihood(status > {COMPLETED}, 1.0)"
-UPDATED_AT = "max(created_at, claimed_at, changed_at)"
 IS_TAGGED = "id IN (SELECT job_id FROM mainspring_tags WHERE tag = ?)"
 HAS_TAG = "EXISTS (SELECT 1 FROM mainspring_tags WHERE tag = ? AND job_id = {table}.id)"
 BODY = """(SELECT CASE WHEN json_valid(body) THEN body ELSE '{{}}' END FROM (SELECT
@@ -197,6 +205,17 @@ def get(connection: sqlite3.Connection, ids: Sequence[str], within: Sequence[str
         for *row, traceback in connection.execute(statement.format(within=condition), given):
             found[row[0]] = to_job(row, traceback or "")
     return [found[job_id] for job_id in ids if job_id in found]
+
+
+TAGS = " UNION ALL ".join(
+    f"SELECT id, tags FROM {table} WHERE id IN (SELECT value FROM json_each(:ids)) AND tags IS NOT NULL"
+    for table in (LIVE, FINISHED)
+)
+
+
+def tags(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    rows = connection.execute(TAGS, {"ids": json.dumps(list(ids))})
+    return {job_id: read_tags(text) for job_id, text in rows}
 
 
 MOST_BY_END = 50_000  # jobs that are counted by the indexes of ends; if there are more, it is faster to read all rows

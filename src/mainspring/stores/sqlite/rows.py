@@ -17,6 +17,7 @@ WEEK: Millis = 7 * 86_400_000  # how long jobs are usually kept; the conditions 
 KEPT_A_WEEK = f"{FINISHED}.expires_at = {FINISHED}.finished_at + {WEEK}"
 KEPT_OTHERWISE = f"{FINISHED}.expires_at <> {FINISHED}.finished_at + {WEEK}"
 PAYLOAD = "coalesce(payload, (SELECT body FROM mainspring_payloads WHERE job_id = {table}.id))"
+UPDATED_AT = "max(created_at, claimed_at, changed_at)"  # of a live job
 TAGS = JOB.index("tags")
 
 
@@ -46,8 +47,12 @@ def archiving(**expressions: str) -> str:
 
 
 STATE = ", ".join(STATE_COLUMNS)
-LIVE_STATE = STATE.replace("cancel_reason", "iif(cancel, reason, NULL), status, seq")
-FINISHED_STATE = STATE.replace("claimed_at", "started_at").replace("cancel_reason", "NULL, status, NULL")
+LIVE_STATE = STATE.replace("updated_at", UPDATED_AT).replace("cancel_reason", "iif(cancel, reason, NULL), status, seq")
+FINISHED_STATE = (
+    STATE.replace("claimed_at", "started_at")
+    .replace("updated_at", "finished_at")
+    .replace("cancel_reason", "NULL, status, NULL")
+)
 HELD_STATE = LIVE_STATE.removeprefix("id, token, ")
 """The columns of a `JobState`: of a live job, of a finished one, and of one whose id and token are known."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mainspring.job import Outcome, Save, Step
 from mainspring.stores.sqlite.transaction import Transaction, in_values
@@ -22,6 +22,9 @@ DELETE FROM mainspring_steps WHERE job_id IN (SELECT value FROM json_each(?))
 """
 
 
+NEVER_CLAIMED = "SELECT id FROM mainspring_jobs WHERE token = 0 AND id IN (SELECT value FROM json_each(?))"
+
+
 def put_steps(transaction: Transaction, of: Iterable[Outcome | Save]) -> None:
     rows = [
         (item.job_id, step.name, step.number, step.kind, step.output, step.started_at, step.finished_at)
@@ -30,6 +33,12 @@ def put_steps(transaction: Transaction, of: Iterable[Outcome | Save]) -> None:
     ]
     for part in in_values(PUT, rows):
         transaction.execute(*part)
+
+
+def put_first_steps(transaction: Transaction, steps: Mapping[str, tuple[Step, ...]]) -> None:
+    """Write steps of jobs that this transaction inserts. If they were inserted before, they may have run since."""
+    new = transaction.execute(NEVER_CLAIMED, (json.dumps(list(steps)),)).fetchall()
+    put_steps(transaction, [Save(job_id, 0, steps[job_id]) for (job_id,) in new])
 
 
 def forget_steps(transaction: Transaction, ids: Sequence[str], first: str) -> None:

@@ -232,6 +232,9 @@ class SqlStore(ABC):
     async def get(self, ids: Sequence[str], *, within: Sequence[str] = ()) -> list[Job]:
         return await self._read(read.get, ids, within)
 
+    async def tags(self, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        return await self._read(read.tags, ids)
+
     async def find(
         self,
         where: Filter,
@@ -338,9 +341,10 @@ class SqlStore(ABC):
         limit: int = 1000,
         cursor: str | None = None,
         dry_run: bool = False,
+        expect: str | None = None,
     ) -> Changed:
         check_page(limit, cursor)
-        request = ChangeRequest(action, where, by, edit, limit, cursor, dry_run)
+        request = ChangeRequest(action, where, by, edit, limit, cursor, dry_run, expect)
         changed: list[Changed] = await self._write(admin.change, [request])
         return changed[0]
 
