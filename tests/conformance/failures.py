@@ -9,7 +9,7 @@ from mainspring.fingerprint import fingerprint
 from mainspring.job import Attempt, Move, Outcome, Status
 from mainspring.stores.documents import Listing
 from mainspring.stores.engine.failures import NOTES, FailureNote, note_of
-from mainspring.stores.feed import ChangeKind, JobRef
+from mainspring.stores.feed import ChangeFilter, ChangeKind, Cursor
 from mainspring.stores.protocol import Action, Filter, Store, Want
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
@@ -179,10 +179,9 @@ class FailureTests(StoreScenario):
         start = (await store.changes()).cursor
         held = await running(store)
         await end(store, held, Move.DEAD, failure=Failure("ApiError", "busy", code="E-503"))
-        entries = (await store.changes(str(start))).entries
-        (job,) = [job for entry in entries if entry.kind is ChangeKind.DEAD_LETTERED for job in entry.jobs]
-        assert isinstance(job, JobRef)
-        assert (job.data or {})["error_code"] == "E-503"
+        page = await store.changes(str(start))
+        changes = page.changes(ChangeFilter(kinds=(ChangeKind.DEAD_LETTERED,)), Cursor.parse(str(start)))
+        assert [(change.data or {})["error_code"] for change in changes] == ["E-503"]
 
     # -- dead letters -----------------------------------------------------------------------------
 
