@@ -72,6 +72,32 @@ class Failure:
     traceback: str = ""
     fingerprint: str = field(default="", compare=False)  # of its failure group, see docs/failures.md
     place: str = field(default="", compare=False)  # `module:function` where it was raised; stored with the group only
+    code: str | None = None  # what programs tell errors apart by, see `as_code`; None: it has none
+
+
+LONGEST_CODE = 100  # characters
+
+
+def as_code(value: object) -> str | None:
+    """Return the code of an error: up to 100 printable characters, or a whole number as text; None for other values."""
+    if isinstance(value, str):
+        text = str.__str__(value)  # members of enums have other names
+    elif isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**LONGEST_CODE:
+        text = int.__repr__(value)
+    else:
+        return None
+    return text if 0 < len(text) <= LONGEST_CODE and text.isprintable() else None
+
+
+def check_code(value: object) -> str | None:
+    """Return a code that was given on purpose; raise ConfigurationError if it is not one. None: there is none."""
+    code = as_code(value)
+    if code is None and value is not None:
+        allowed = f"a text of 1 to {LONGEST_CODE} printable characters, or a whole number"
+        shown = repr(value)[:120] if isinstance(value, str) else f"this {type(value).__name__}"  # it may be huge
+        msg = f"{shown} is not the code of an error; give {allowed}"
+        raise ConfigurationError(msg)
+    return code
 
 
 class MainspringError(Exception):
@@ -230,7 +256,11 @@ class RequestRefused(MainspringError):
 
 
 class RequestFailed(MainspringError):
-    """An outgoing HTTP request failed."""
+    """An outgoing HTTP request failed. `code` is the status of its answer, or a code that the receiver has given."""
+
+    def __init__(self, message: str | None = None, *, code: str | int | None = None) -> None:
+        super().__init__(message)
+        self.code = check_code(code)
 
 
 class BatchNotFound(MainspringError, LookupError):
@@ -334,7 +364,14 @@ class RunEnd(Exception):
 
 
 class Discard(RunEnd):
-    """Give up at once: the job becomes a dead letter, even if attempts are left."""
+    """Give up at once: the job becomes a dead letter, even if attempts are left.
+
+    `code` is the code of the error, see `Failure.code`.
+    """
+
+    def __init__(self, reason: object = "", *, code: str | int | None = None) -> None:
+        super().__init__(reason)
+        self.code = check_code(code)
 
 
 class Cancel(RunEnd):

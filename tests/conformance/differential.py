@@ -78,7 +78,11 @@ Make = Callable[[ManualClock], Store]
 COLLECTIONS = ("things", "other")
 KEYS = [Key(collection, group, name) for collection in COLLECTIONS for group in ("", "g") for name in ("a", "ß")]
 TEXTS = {"none": None, "empty": "{}", "short": '{"guest": {"id": 7}}', "long": f'["{"x" * 3000}"]'}  # JSON
-FAILURES = {"none": None, "short": Failure("ValueError", "no", "trace"), "long": Failure("E", "a\0b", "t" * 20_000)}
+FAILURES = {
+    "none": None,
+    "short": Failure("ValueError", "no", "trace", code="E-1"),
+    "long": Failure("E", "a\0b", "t" * 20_000),
+}
 
 # -- what may differ ----------------------------------------------------------------------------------------
 

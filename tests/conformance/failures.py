@@ -6,9 +6,10 @@ import pytest
 
 from mainspring.errors import ConfigurationError, Failure
 from mainspring.fingerprint import fingerprint
-from mainspring.job import Move, Outcome, Status
+from mainspring.job import Attempt, Move, Outcome, Status
 from mainspring.stores.documents import Listing
 from mainspring.stores.engine.failures import NOTES, FailureNote, note_of
+from mainspring.stores.feed import ChangeFilter, ChangeKind, Cursor
 from mainspring.stores.protocol import Action, Filter, Store, Want
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
@@ -32,6 +33,10 @@ OTHER_KNOWN = fingerprint("greet", "OSError", "", "gone")
 
 async def notes(store: Store) -> list[FailureNote]:
     return [note_of(document.data) for document in await store.browse(Listing(NOTES))]
+
+
+def code_of(run: Attempt) -> str | None:
+    return None if run.failure is None else run.failure.code
 
 
 async def ids_of(store: Store, where: Filter) -> set[str]:
@@ -118,6 +123,65 @@ class FailureTests(StoreScenario):
         await end(store, held, Move.DEAD, failure=BOOM)
         changed = await store.change(Action.RETRY, Filter(fingerprint=KNOWN, statuses=(Status.DEAD_LETTER,)), BY)
         assert changed.ids == (held.id,)
+
+    # -- codes ------------------------------------------------------------------------------------
+
+    async def test_a_code_is_kept_with_the_job_and_its_attempts(self, store: Store) -> None:
+        held = await running(store)
+        await end(store, held, Move.RETRY, failure=Failure("ApiError", "busy", code="E-503"))
+        job = await look(store, held.id)
+        assert job.failure is not None
+        assert job.failure.code == "E-503"
+        assert [code_of(run) for run in await store.attempts(held.id)] == ["E-503"]
+        await end(store, await claim_one(store), Move.DEAD, failure=Failure("ApiError", "gone", code="410"))
+        job = await look(store, held.id)
+        assert job.failure is not None
+        assert (job.status, job.failure.code) == (Status.DEAD_LETTER, "410")
+        assert [code_of(run) for run in await store.attempts(held.id)] == ["E-503", "410"]
+
+    @pytest.mark.parametrize("last", [Move.RETRY, Move.DEAD])
+    async def test_a_failure_without_a_code_has_not_that_of_the_failure_before(self, store: Store, last: Move) -> None:
+        held = await running(store)
+        await end(store, held, Move.RETRY, failure=Failure("ApiError", "busy", code="E-503"))
+        await end(store, await claim_one(store), last, failure=BOOM)
+        job = await look(store, held.id)
+        assert job.failure is not None
+        assert (job.failure.type, job.failure.code) == ("ValueError", None)
+
+    @pytest.mark.parametrize("last", [Move.SNOOZE, Move.DONE, Move.CANCEL])
+    async def test_the_code_stays_while_no_other_run_fails(self, store: Store, last: Move) -> None:
+        held = await running(store)
+        await end(store, held, Move.RETRY, failure=Failure("ApiError", "busy", code="E-503"))
+        await end(store, await claim_one(store), last)
+        job = await look(store, held.id)
+        assert job.failure is not None
+        assert job.failure.code == "E-503"
+
+    async def test_a_job_that_is_retried_by_hand_has_no_code(self, store: Store) -> None:
+        held = await running(store)
+        await end(store, held, Move.DEAD, failure=Failure("ApiError", "busy", code="E-503"))
+        await store.change(Action.RETRY, Filter(ids=(held.id,)), BY)
+        assert (await look(store, held.id)).failure is None
+        await end(store, await claim_one(store), Move.DEAD, failure=BOOM)
+        job = await look(store, held.id)
+        assert job.failure is not None
+        assert job.failure.code is None
+
+    async def test_a_code_that_cannot_be_one_is_left_out(self, store: Store) -> None:
+        for code in ("", "x" * 101, "a\0b", "line\nline"):
+            held = await running(store)
+            await end(store, held, Move.DEAD, failure=Failure("ApiError", "busy", code=code))
+            job = await look(store, held.id)
+            assert job.failure is not None
+            assert job.failure.code is None
+
+    async def test_the_change_feed_tells_the_code(self, store: Store) -> None:
+        start = (await store.changes()).cursor
+        held = await running(store)
+        await end(store, held, Move.DEAD, failure=Failure("ApiError", "busy", code="E-503"))
+        page = await store.changes(str(start))
+        changes = page.changes(ChangeFilter(kinds=(ChangeKind.DEAD_LETTERED,)), Cursor.parse(str(start)))
+        assert [(change.data or {})["error_code"] for change in changes] == ["E-503"]
 
     # -- dead letters -----------------------------------------------------------------------------
 

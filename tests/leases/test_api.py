@@ -233,13 +233,21 @@ async def test_a_failure_follows_the_retry_policy_of_the_task(new_app: NewApp) -
     app.on(JobRetrying)(heard.append)
     await add.enqueue(a=1)
     lease = await one(app)
-    answer = await lease.fail(Failure("Overload", "too many guests", "line 1"))
+    answer = await lease.fail(Failure("Overload", "too many guests", "line 1", code="E-7"))
     job = await job_of(app, lease)
     assert (answer.status, job.status, job.attempts) == (Status.RETRYING, Status.RETRYING, 1)
-    assert job.failure == Failure("Overload", "too many guests", "line 1")
+    assert job.failure == Failure("Overload", "too many guests", "line 1", code="E-7")
     assert timedelta(seconds=25) < job.run_at - app.now() <= timedelta(seconds=30)
     await app.runtime.bus.flush()
     assert [(event.delay, event.worker) for event in heard] == [(30.0, "far")]
+    assert [event.failure and event.failure.code for event in heard] == ["E-7"]
+
+
+async def test_a_code_that_is_given_is_checked(new_app: NewApp) -> None:
+    app = new_app()
+    await tasks_of(app).enqueue(a=1)
+    with pytest.raises(ConfigurationError, match="is not the code of an error"):
+        await (await one(app)).fail(Failure("Overload", "too many guests", code="x" * 101))
 
 
 async def test_a_failure_by_name_meets_the_rules_of_the_policy(new_app: NewApp) -> None:

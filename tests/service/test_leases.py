@@ -94,6 +94,23 @@ async def test_every_end_of_a_job_can_be_reported(
     assert (await app.jobs.get(job_id)).status is status
 
 
+async def test_a_failure_may_have_a_code(app: Mainspring, client: Client) -> None:
+    job_id = await enqueued(client)
+    (lease,) = (await claimed(client))["jobs"]
+    await reported(client, about(lease, failed={"message": "no", "code": "E-7", "retry": False}))
+    shown = (await client.get(f"/v1/jobs/{job_id}")).data
+    assert shown["failure"]["code"] == "E-7"
+    assert shown["failure"]["type"] == "Error"
+
+
+@pytest.mark.parametrize("code", ["", "x" * 101, "a\nb", 7])
+async def test_a_code_over_http_is_checked(client: Client, code: Any) -> None:
+    await enqueued(client)
+    (lease,) = (await claimed(client))["jobs"]
+    items = [about(lease, failed={"message": "no", "code": code})]
+    assert (await client.post("/v1/leases:report", {"worker": "far", "items": items})).status == 422
+
+
 async def test_a_stale_token_changes_nothing(app: Mainspring, client: Client) -> None:
     job_id = await enqueued(client)
     (lease,) = (await claimed(client))["jobs"]

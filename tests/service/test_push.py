@@ -302,11 +302,13 @@ async def test_the_receiver_lets_the_job_fail_and_it_is_sent_again(served: Serve
 
 async def test_the_receiver_gives_up(served: Served, endpoint: FakeEndpoint) -> None:
     job_id = await accepted(served, endpoint)
-    report = {"error": "no such scene", "retry": False}
+    report = {"error": "no such scene", "code": "SCENE", "retry": False}
     assert (await served.post(f"/v1/jobs/{job_id}:fail", report, token=token_in(endpoint)))[0] == 202
     await served.run()
     job = await served.job(job_id)
     assert (job.status, job.reason) == (Status.DEAD_LETTER, "no such scene")
+    assert job.failure is not None
+    assert job.failure.code == "SCENE"
 
 
 async def test_the_first_of_two_different_reports_counts(served: Served, endpoint: FakeEndpoint) -> None:

@@ -25,14 +25,16 @@ def test_2xx_is_a_success(status: int) -> None:
 
 @pytest.mark.parametrize("status", [301, 302, 304, 307, 308, 408, 425, 429, 500, 502, 503, 504, 599])
 def test_what_may_pass_is_tried_again(status: int) -> None:
-    with pytest.raises(RequestFailed, match=str(status)):
+    with pytest.raises(RequestFailed, match=str(status)) as caught:
         judge(answer(status), NOW)
+    assert caught.value.code == str(status)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 409, 410, 413, 418, 422, 451, 499])
 def test_what_does_not_pass_is_not_tried_again(status: int) -> None:
-    with pytest.raises(Discard, match=str(status)):
+    with pytest.raises(Discard, match=str(status)) as caught:
         judge(answer(status, retry_after="5"), NOW)
+    assert caught.value.code == str(status)
 
 
 @pytest.mark.parametrize("status", [429, 503])

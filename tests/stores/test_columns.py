@@ -36,6 +36,7 @@ def test_a_reader_sees_every_column_but_those_for_retention() -> None:
         "note",
         "error_type",
         "error",
+        "error_code",
         "cancel",
     }
     assert set(columns.JOB) - shown == {"keep", "keep_dead", "changed_at"}

@@ -116,7 +116,7 @@ def signals(kind: str) -> None:
         raise Snooze(3600, "later")
     if kind == "cancel":
         raise Cancel("not needed")
-    raise Discard("hopeless")
+    raise Discard("hopeless", code="E-9")
 
 
 @app.task(isolation="process", max_attempts=1)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from enum import Enum
+from http import HTTPStatus
 from typing import Any
 
 import pytest
 
-from mainspring.errors import Failure
+from mainspring.errors import ConfigurationError, Discard, Failure
 from mainspring.stores.engine.ack import LONGEST_TRACEBACK
 from mainspring.worker.failures import failure_of
 
@@ -57,3 +59,54 @@ def test_an_exception_that_raises_on_attribute_access_is_described() -> None:
     assert (failure.type, failure.message) == ("Delegating", "no such guest")
     assert "test_an_exception_that_raises" in failure.traceback
     assert "Delegating: no such guest\n" in failure.traceback  # Python 3.13 adds that reading the notes failed
+
+
+class ApiError(Exception):
+    def __init__(self, code: object) -> None:
+        super().__init__("busy")
+        self.code = code
+
+
+class Reason(str, Enum):  # noqa: UP042 - not StrEnum: its texts have other names
+    BUSY = "busy"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("E-503", "E-503"), (503, "503"), (-1, "-1"), (HTTPStatus.GONE, "410"), (Reason.BUSY, "busy"),
+        ("x" * 100, "x" * 100),
+        (None, None), ("", None), (True, None), (1.5, None), ("x" * 101, None), ("a\nb", None), ("\udc80", None),
+        (10**100, None), pytest.param(10**5000, None, id="huge"), (b"x", None), (["x"], None),
+    ],
+)  # fmt: skip
+def test_the_code_of_an_exception_is_its_attribute(given: object, kept: str | None) -> None:
+    assert failure_of(ApiError(given)).code == kept
+
+
+def test_an_exception_without_a_code_has_none() -> None:
+    assert failure_of(ValueError("no")).code is None
+
+
+def test_an_exception_whose_attributes_fail_has_no_code() -> None:
+    class Broken(Exception):
+        @property
+        def code(self) -> str:
+            raise RuntimeError
+
+    assert failure_of(Broken()).code is None
+
+
+def test_secrets_are_hidden_in_codes() -> None:
+    assert (
+        failure_of(ApiError("key-hunter2"), lambda text: text.replace("hunter2", "[redacted]")).code == "key-[redacted]"
+    )
+
+
+def test_discard_takes_a_code() -> None:
+    assert failure_of(Discard("no", code=404)).code == "404"
+    assert failure_of(Discard("no")).code is None
+    with pytest.raises(ConfigurationError, match="is not the code of an error; give a text of 1 to 100"):
+        Discard("no", code="x" * 101)
+    with pytest.raises(ConfigurationError, match="int is not"):
+        Discard("no", code=10**5000)

@@ -161,6 +161,7 @@ async def test_snooze_cancel_and_discard_work_in_a_child(app: Mainspring) -> Non
             (Status.CANCELLED, "not needed"),
             (Status.DEAD_LETTER, "hopeless"),
         ]
+        assert [job.failure and job.failure.code for job in found] == [None, "E-9"]
         waiting = (await reached(app, snoozed.id, statuses=(Status.PENDING,)))[0]
         assert (waiting.attempts, waiting.reason) == (0, "later")
 

@@ -12,6 +12,7 @@ from mainspring.cli.progress import draw_bar
 from mainspring.cli.table import Column, Styled, printable
 from mainspring.cli.terminal import STATUS_STYLES, Terminal, has_colour
 from mainspring.clock import to_millis
+from mainspring.errors import Failure
 from mainspring.features.dependencies import options as dependencies
 from mainspring.features.durable.states import State, StepState
 from mainspring.features.expiry import options as expiry
@@ -174,8 +175,13 @@ def attempt_row(attempt: Attempt) -> Sequence[str | Styled]:
         show_length((attempt.finished_at - attempt.started_at).total_seconds()),
         attempt.move,
         Styled(attempt.worker, "dim"),
-        "" if failure is None else Styled(f"{failure.type}: {failure.message}", "red"),
+        "" if failure is None else Styled(shown_failure(failure), "red"),
     )
+
+
+def shown_failure(failure: Failure) -> str:
+    code = "" if failure.code is None else f" [{failure.code}]"
+    return f"{failure.type}{code}: {failure.message}"
 
 
 def say_timeline(terminal: Terminal, timeline: Sequence[TimelineEntry]) -> None:

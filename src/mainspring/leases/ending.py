@@ -135,7 +135,7 @@ def error_of(error: str | Failure | BaseException, retry: Retry, hide: Hide | No
     if isinstance(error, BaseException):
         return error
     given = error if isinstance(error, Failure) else Failure("LeaseFailed", error)
-    failure = as_failure(given.type, given.message, given.traceback, given.place, hide)
+    failure = as_failure(given, hide)
     made = exception_named(failure.type, retry, failure.message)
     made.mainspring_failure = failure  # type: ignore[attr-defined] # see `failure_of`
     return made

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from mainspring.clock import Length, Millis, check_moment, delay_of, to_millis
-from mainspring.errors import ConfigurationError, Failure
+from mainspring.errors import ConfigurationError, Failure, check_code
 from mainspring.features.durable.journal import check_name
 
 MAX_TOKEN = 2**63 - 1  # that every store can compare
@@ -77,6 +77,8 @@ class Fail(Item):
         if not isinstance(self.error, (str, Failure, BaseException)):
             msg = f"error is {self.error!r}; give a text, a Failure or an exception"
             raise ConfigurationError(msg)
+        if isinstance(self.error, Failure):
+            check_code(self.error.code)
 
 
 @dataclass(frozen=True, slots=True)

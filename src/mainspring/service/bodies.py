@@ -18,6 +18,7 @@ from pydantic import (
     StringConstraints,
 )
 
+from mainspring.errors import LONGEST_CODE
 from mainspring.job import Status
 from mainspring.json_text import conditions, key_and_value
 from mainspring.options import EnqueueOptions
@@ -31,6 +32,21 @@ MOST_LISTED = 500  # jobs of one page
 LONGEST = 366 * 1000 * 86_400  # seconds
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Text = Annotated[str, StringConstraints(max_length=2_000)]
+
+
+def printable(code: str) -> str:
+    if not code.isprintable():
+        msg = "give printable characters only"
+        raise ValueError(msg)
+    return code
+
+
+ErrorCode = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=LONGEST_CODE),
+    AfterValidator(printable),
+    Field(description="what programs tell errors apart by"),
+]
 Seconds = Annotated[float, Field(strict=True, ge=0, le=LONGEST, allow_inf_nan=False)]
 
 

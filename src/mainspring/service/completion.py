@@ -18,7 +18,7 @@ from mainspring.job import Job, Step
 from mainspring.outgoing.client import MAX_ANSWER
 from mainspring.projects import key_in
 from mainspring.service.answers.completion import EndedView
-from mainspring.service.bodies import Body
+from mainspring.service.bodies import Body, ErrorCode
 from mainspring.service.problems import Problem
 from mainspring.service.push import TASK, WORK, signal_key
 from mainspring.service.replay import KeyKind, known_effect
@@ -36,6 +36,7 @@ class CompleteBody(Body):
 
 class FailBody(Body):
     error: Annotated[str, StringConstraints(min_length=1, max_length=4_000)] = Field(description="what went wrong")
+    code: ErrorCode | None = None
     retry: bool = Field(default=True, description="false: the job becomes a dead letter, even if attempts are left")
 
 
@@ -65,7 +66,7 @@ async def complete_job(request: Request, job_id: str, body: CompleteBody) -> Res
 )
 async def fail_job(request: Request, job_id: str, body: FailBody) -> Response:
     """Let the attempt of a pushed job fail. Its retry policy decides whether the request is sent again."""
-    return await end(request, job_id, {"done": False, "error": body.error, "retry": body.retry})
+    return await end(request, job_id, {"done": False, "error": body.error, "code": body.code, "retry": body.retry})
 
 
 async def end(request: Request, job_id: str, report: dict[str, Any]) -> Response:

@@ -47,6 +47,7 @@ CAMEL = {
     "worker": "workerId",
     "max_attempts": "maxAttempts",
     "error_type": "errorType",
+    "error_code": "errorCode",
     "run_at": "runAt",
     "started_at": "startedAt",
     "timeout_at": "timeoutAt",

@@ -26,7 +26,7 @@ PAGE_SIZE = 500
 COLUMNS = (
     "id", "task", "queue", "status", "priority", "created_at", "run_at", "started_at", "finished_at", "attempts",
     "max_attempts", "worker", "dedupe_key", "target_type", "target_id", "tags", "error_type", "error_message",
-    "fingerprint", "reason", "payload", "result",
+    "error_code", "fingerprint", "reason", "payload", "result",
 )  # fmt: skip
 JSON = ("application/json", "application/*", "*/*")  # what an ordinary page satisfies
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -61,6 +61,7 @@ def row_of(job: Job, redaction: Redaction) -> list[Any]:
     target, failure = data["target"] or {}, data["failure"] or {}
     data |= {"target_type": target.get("type"), "target_id": target.get("id"), "tags": " ".join(data["tags"])}
     data |= {"error_type": failure.get("type"), "error_message": failure.get("message")}
+    data["error_code"] = failure.get("code")
     data |= {name: json.dumps(data[name], ensure_ascii=False) for name in ("payload", "result")}
     return [harmless(data[name]) for name in COLUMNS]
 

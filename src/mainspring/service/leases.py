@@ -35,7 +35,7 @@ from mainspring.leases.items import (
 from mainspring.leases.lessee import Lease
 from mainspring.service import orders
 from mainspring.service.answers.orders import Order
-from mainspring.service.bodies import Body, Instant, Name, Reasoned, Seconds, Text
+from mainspring.service.bodies import Body, ErrorCode, Instant, Name, Reasoned, Seconds, Text
 from mainspring.service.guard import Caller
 from mainspring.service.live import Live
 from mainspring.service.replay import ANSWER_WITHIN, KeyKind, known_effect, note_effect
@@ -127,10 +127,11 @@ class ErrorBody(Body):
     type: Name = "Error"
     message: Long = ""
     traceback: Long = ""
+    code: ErrorCode | None = None
     retry: StrictBool = Field(default=True, description="false: a dead letter at once")
 
     def failure(self) -> Failure:
-        return Failure(self.type, self.message, self.traceback)
+        return Failure(self.type, self.message, self.traceback, code=self.code)
 
 
 class SnoozeBody(Body):

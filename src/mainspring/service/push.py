@@ -159,4 +159,5 @@ def failure_of(reported: Mapping[str, Any] | None, within: float) -> Exception:
     """Return the error of work that failed, as its receiver has reported it, or that was not ended in time."""
     if reported is None:
         return RequestFailed(f"the answer was 202, but the work was not completed within {within:g} s")
-    return RequestFailed(reported["error"]) if reported["retry"] else Discard(reported["error"])
+    kind = RequestFailed if reported["retry"] else Discard
+    return kind(reported["error"], code=reported.get("code"))

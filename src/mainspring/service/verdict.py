@@ -33,12 +33,12 @@ def judge(answer: Answer, now: datetime) -> None:
         raise Snooze(delay, f"{reason}; it asked for {delay:g} s")
     if status == HTTPStatus.GONE:
         msg = f"{reason}: the receiver wants no more requests"
-        raise Discard(msg)
+        raise Discard(msg, code=status)
     if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in WORTH_A_RETRY:
-        raise Discard(reason)
+        raise Discard(reason, code=status)
     if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
         reason += "; redirects are not followed, use the address itself"
-    raise RequestFailed(reason)
+    raise RequestFailed(reason, code=status)
 
 
 def retry_after(answer: Answer, now: datetime) -> float | None:

@@ -68,6 +68,7 @@ class FailureView(View):
     traceback: str
     fingerprint: str
     place: str
+    code: str | None = Field(description="what programs tell errors apart by, if the error has one")
 
 
 class JobView(View):

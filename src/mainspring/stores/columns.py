@@ -26,7 +26,7 @@ GIVEN = {
 CHANGING = {
     "status": "smallint", "run_at": "bigint", "attempts": "integer", "crashes": "integer", "token": "bigint",
     "worker": "text", "reason": "text", "progress": "float8", "note": "text", "error_type": "text", "error": "text",
-    "fingerprint": "text", "version": "text",
+    "error_code": "text", "fingerprint": "text", "version": "text",
 }  # fmt: skip
 """What runs, wake-ups and changes by hand make of it."""
 
@@ -83,7 +83,13 @@ def to_job(values: Mapping[str, Any], traceback: str = "") -> Job:
         result=None if values["result"] is None else decoded(values["result"]),
         failure=None
         if error_type is None
-        else Failure(error_type, values["error"] or "", traceback, values["fingerprint"] or ""),
+        else Failure(
+            error_type,
+            values["error"] or "",
+            traceback,
+            values["fingerprint"] or "",
+            code=values["error_code"],
+        ),
         reason=values["reason"],
         cancel_requested=values["cancel"],
         waits_for=values["waits_for"],

@@ -46,8 +46,8 @@ def kind_of(status: Status) -> Kind:
     return Kind.HISTORY if status in FINISHED else Kind.LIVE
 
 
-RUN = ("number", "worker", "started_at", "finished_at", "move", "error_type", "error", "traceback", "fingerprint",
-       "version")  # fmt: skip
+RUN = ("number", "worker", "started_at", "finished_at", "move", "error_type", "error", "error_code", "traceback",
+       "fingerprint", "version")  # fmt: skip
 
 STEP = ("name", "number", "kind", "output", "started_at", "finished_at")
 

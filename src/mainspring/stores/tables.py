@@ -100,14 +100,16 @@ def from_row(row: Sequence[Any]) -> dict[str, Any]:
 
 
 def to_attempt(row: tuple[Any, ...]) -> Attempt:
-    number, worker, started_at, finished_at, move, error_type, error, traceback, fingerprint, version = row
+    number, worker, started_at, finished_at, move, error_type, error, code, traceback, fingerprint, version = row
     return Attempt(
         number=number,
         worker=worker or "",
         started_at=to_datetime(started_at),
         finished_at=to_datetime(finished_at),
         move=Move(move),
-        failure=None if error_type is None else Failure(error_type, error or "", traceback or "", fingerprint or ""),
+        failure=None
+        if error_type is None
+        else Failure(error_type, error or "", traceback or "", fingerprint or "", code=code),
         version=version or "",
     )
 
@@ -215,6 +217,7 @@ def archived_values(conclusion: Conclusion) -> tuple[Any, ...]:
         conclusion.reason,
         failure.type if failure else None,
         failure.message if failure else None,
+        failure.code if failure else None,
         failure.fingerprint if failure else None,
         conclusion.result,
     )

@@ -30,7 +30,7 @@ from mainspring.stored_options import options_of
 from mainspring.stores.engine.ack import LONGEST_MESSAGE
 from mainspring.task import Task
 from mainspring.worker.child_steps import ChildSteps, Questions
-from mainspring.worker.failures import failure_of, storable
+from mainspring.worker.failures import code_of, failure_of, storable
 from mainspring.worker.threads import HeldBack
 
 
@@ -110,7 +110,7 @@ def perform(
         return {"held_back": True}
     except RunEnd as end:
         reason = storable(end.reason, LONGEST_MESSAGE)
-        return {"end": kind_of(end), "reason": reason, "delay": delay_of(end)}
+        return {"end": kind_of(end), "reason": reason, "delay": delay_of(end), "code": code_of(end)}
     except BaseException as error:  # noqa: BLE001 - the parent decides what each exception means
         failure = failure_of(error)
         return {
@@ -119,6 +119,7 @@ def perform(
             "message": failure.message,
             "traceback": failure.traceback,
             "place": failure.place,
+            "code": failure.code,
         }
 
 

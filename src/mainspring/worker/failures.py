@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from dataclasses import replace
 
-from mainspring.errors import Failure
+from mainspring.errors import Failure, as_code
 from mainspring.fingerprint import fingerprint, of_project, place_of
 from mainspring.job import Claim
 from mainspring.queue_patterns import project_of
@@ -25,15 +25,17 @@ def failure_of(error: BaseException, hide: Hide | None = None) -> Failure:
     if failure is not None:
         return failure if hide is None else without_secrets(failure, hide)
     trace = trace_of(error) if error.__traceback__ else ""
-    return as_failure(type(error).__name__, message_of(error), trace, place_of(error), hide)
+    found = Failure(type(error).__name__, message_of(error), trace, place=place_of(error), code=code_of(error))
+    return as_failure(found, hide)
 
 
-def as_failure(kind: str, message: str, trace: str, place: str = "", hide: Hide | None = None) -> Failure:
+def as_failure(given: Failure, hide: Hide | None = None) -> Failure:
     """Return a failure that stores accept: without lone surrogates, and shortened."""
+    message, trace = given.message, given.traceback
     if hide is not None:
         message, trace = hidden_in(message, hide), hidden_in(trace, hide)
-    texts = storable(kind, LONGEST_MESSAGE), storable(message, LONGEST_MESSAGE), storable(trace)
-    return Failure(*texts, place=storable(place, LONGEST_MESSAGE))
+    texts = storable(given.type, LONGEST_MESSAGE), storable(message, LONGEST_MESSAGE), storable(trace)
+    return Failure(*texts, place=storable(given.place, LONGEST_MESSAGE), code=without_secret(given.code, hide))
 
 
 def hidden_in(text: str, hide: Hide) -> str:
@@ -42,13 +44,26 @@ def hidden_in(text: str, hide: Hide) -> str:
 
 
 def without_secrets(failure: Failure, hide: Hide) -> Failure:
-    return replace(failure, message=hide(failure.message), traceback=hide(failure.traceback))
+    texts = {"message": hide(failure.message), "traceback": hide(failure.traceback)}
+    return replace(failure, **texts, code=without_secret(failure.code, hide))
+
+
+def without_secret(code: str | None, hide: Hide | None) -> str | None:
+    return code if code is None or hide is None else hide(code)
 
 
 def identified(failure: Failure, claim: Claim) -> Failure:
     """Return the failure with the fingerprint that the store gives it, too."""
     known = failure.fingerprint or fingerprint(claim.task, failure.type, failure.place, failure.message)
     return replace(failure, fingerprint=of_project(known, project_of(claim.queue)))
+
+
+def code_of(error: BaseException) -> str | None:
+    """Return the exception's attribute `code`, if it is one. Some exceptions raise on any attribute access."""
+    try:
+        return as_code(getattr(error, "code", None))
+    except Exception:  # noqa: BLE001
+        return None
 
 
 def attached_failure(error: BaseException) -> Failure | None:

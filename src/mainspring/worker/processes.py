@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from mainspring.context import Context
-from mainspring.errors import Cancel, Discard, RunEnd, Snooze, WorkerCrashed
+from mainspring.errors import Cancel, Discard, Failure, RunEnd, Snooze, WorkerCrashed
 from mainspring.features.durable.run import DurableRun
 from mainspring.job import Claim, NewJob
 from mainspring.log import set_up_of_children
@@ -26,10 +26,10 @@ from mainspring.worker.run import Dumped
 from mainspring.worker.step_clerk import StepClerk
 from mainspring.worker.threads import HeldBack
 
-RUN_ENDS: dict[str, Callable[[str, float], RunEnd]] = {
-    "Snooze": lambda reason, delay: Snooze(delay, reason),
-    "Cancel": lambda reason, _: Cancel(reason),
-    "Discard": lambda reason, _: Discard(reason),
+RUN_ENDS: dict[str, Callable[[dict[str, Any]], RunEnd]] = {
+    "Snooze": lambda answer: Snooze(answer["delay"], answer["reason"]),
+    "Cancel": lambda answer: Cancel(answer["reason"]),
+    "Discard": lambda answer: Discard(answer["reason"], code=answer["code"]),
 }
 TERMINATE_TIMEOUT = 2.0  # seconds between asking a child to end and killing it
 
@@ -183,7 +183,7 @@ class Processes:
         if "held_back" in answer:
             raise HeldBack
         if "end" in answer:
-            raise RUN_ENDS[answer["end"]](answer["reason"], answer["delay"])
+            raise RUN_ENDS[answer["end"]](answer)
         if "error" in answer:
             raise error_from(answer)
         for fields in answer["follow_ups"]:
@@ -199,8 +199,9 @@ def error_from(answer: dict[str, Any]) -> Exception:
         error = kind.__new__(kind, answer["message"])  # not __init__: it may need arguments that we do not have
     except TypeError:
         error = Exception(answer["message"])
-    failure = as_failure(answer["error"], answer["message"], answer["traceback"], answer["place"])
-    error.mainspring_failure = failure  # type: ignore[attr-defined]
+    texts = answer["error"], answer["message"], answer["traceback"]
+    failure = Failure(*texts, place=answer["place"], code=answer["code"])
+    error.mainspring_failure = as_failure(failure)  # type: ignore[attr-defined]
     return error
 
 

@@ -142,7 +142,8 @@ async def test_the_same_error_is_a_failure_group_of_each_project(every_store: Ma
 
 
 async def test_a_token_for_some_queues_gets_no_failure_groups(two: Two, app: Mainspring) -> None:
-    for number, more in enumerate(({"project": "a", "queues": ("mail",)}, {"queues": ("mail",)})):
+    tokens: list[dict[str, Any]] = [{"project": "a", "queues": ("mail",)}, {"queues": ("mail",)}]
+    for number, more in enumerate(tokens):
         some = two.a.using(await text_of(app, f"some {number}", **more))
         assert (await some.get("/v1/failures")).code == "forbidden"
 

@@ -164,12 +164,12 @@ def test_a_run_that_is_not_an_attempt_or_succeeded_is_not_recorded(move: Move) -
 
 def test_a_failed_run_is_recorded() -> None:
     end = conclude(JOB, outcome(Move.RETRY, started_at=960_000, finished_at=970_000, failure=FAILURE), NOW)
-    assert end.run == Run("w1", 960_000, 970_000, Move.RETRY, "ValueError", "no", "line 1", KNOWN, "v1")
+    assert end.run == Run("w1", 960_000, 970_000, Move.RETRY, "ValueError", "no", None, "line 1", KNOWN, "v1")
 
 
 def test_a_run_without_times_began_with_its_claim_and_ended_now() -> None:
     end = conclude(JOB, outcome(Move.CRASH), NOW)
-    assert end.run == Run("w1", JOB.claimed_at, NOW, Move.CRASH, None, None, None, None, "v1")
+    assert end.run == Run("w1", JOB.claimed_at, NOW, Move.CRASH, None, None, None, None, None, "v1")
 
 
 def test_long_errors_are_shortened() -> None:

@@ -98,9 +98,9 @@ class Jobs(Resource[S]):
         return Given({"job_id": job_id}, body={"result": result})
 
     @operation("POST", "/v1/jobs/{job_id}:fail", EndedView)
-    def fail(self, job_id: str, error: str, *, retry: bool = True) -> Given:
+    def fail(self, job_id: str, error: str, *, code: str | None = None, retry: bool = True) -> Given:
         """Let the attempt of a pushed job fail. With `retry=False` the job is a dead letter at once."""
-        return Given({"job_id": job_id}, body={"error": error, "retry": retry})
+        return Given({"job_id": job_id}, body={"error": error, "code": code, "retry": retry})
 
     @procedure
     def wait(self, job_id: str, timeout: Length | None = None) -> Steps[JobView]:

@@ -10,6 +10,7 @@ from typing import Any
 from mainspring.client.inputs import Length, given
 from mainspring.client.models import ClaimView, LeaseView, LeftView, ReportView
 from mainspring.client.operation import Given, Resource, S, operation
+from mainspring.errors import as_code
 
 Report = Mapping[str, Any]
 """What is new about one job. The functions below make it."""
@@ -52,13 +53,25 @@ def done(lease: LeaseView, result: Any = None) -> Report:
     return about(lease, "done", {"result": result})
 
 
-def failed(lease: LeaseView, error: BaseException | str, *, type: str | None = None, retry: bool = True) -> Report:
-    """The job has failed; its retry policy decides what follows. With `retry=False` it is a dead letter at once."""
+def failed(
+    lease: LeaseView,
+    error: BaseException | str,
+    *,
+    type: str | None = None,
+    code: str | None = None,
+    retry: bool = True,
+) -> Report:
+    """The job has failed; its retry policy decides what follows. With `retry=False` it is a dead letter at once.
+
+    Without `code`, that of the exception counts, if it has an attribute of this name.
+    """
     if isinstance(error, str):
-        return about(lease, "failed", {"type": type or "Error", "message": error, "retry": retry})
+        return about(lease, "failed", {"type": type or "Error", "message": error, "code": code, "retry": retry})
     trace = "".join(tracebacks.format_exception(error))[-50_000:]
     name = type or error.__class__.__name__
-    return about(lease, "failed", {"type": name, "message": str(error)[:50_000], "traceback": trace, "retry": retry})
+    code = code or as_code(getattr(error, "code", None))
+    texts = {"type": name, "message": str(error)[:50_000], "traceback": trace, "code": code}
+    return about(lease, "failed", {**texts, "retry": retry})
 
 
 def snooze(lease: LeaseView, delay: Length | None = None, *, until: datetime | None = None, reason: str = "") -> Report:

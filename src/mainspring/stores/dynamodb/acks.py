@@ -303,6 +303,7 @@ def run_item(job: JobState, conclusion: Conclusion, now: Millis) -> Row | None:
         "move": run.move.value,
         "error_type": run.error_type,
         "last_error": run.error,
+        "error_code": run.error_code,
         "traceback": run.traceback,
         "fingerprint": run.fingerprint,
         "version": run.version,

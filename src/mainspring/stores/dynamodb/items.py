@@ -299,7 +299,13 @@ def failure_of(row: Row) -> Failure | None:
     return (
         None
         if kind is None
-        else Failure(kind, row.get("last_error", ""), row.get("traceback", ""), row.get("fingerprint", ""))
+        else Failure(
+            kind,
+            row.get("last_error", ""),
+            row.get("traceback", ""),
+            row.get("fingerprint", ""),
+            code=row.get("error_code"),
+        )
     )
 
 

@@ -166,7 +166,7 @@ def to_record(row: Row, lines: Sequence[Row]) -> Record:
 
 def run_values(run: Row) -> list[Any]:
     began, ended = unstamp(run["started_at"]), unstamp(run["completed_at"])
-    why = [run.get(name) for name in ("error_type", "last_error", "traceback", "fingerprint", "version")]
+    why = [run.get(name) for name in ("error_type", "last_error", "error_code", "traceback", "fingerprint", "version")]
     return [run.get("locked_by", ""), began, ended, run["move"], *why]
 
 
@@ -284,7 +284,7 @@ def checked_row(table: Table, record: Record) -> Row:
 
 def to_row(table: Table, record: Record) -> Row:
     status = Status(record["status"])
-    tracebacks = [traceback for *_, error_type, _, traceback, _, _ in record["runs"] if error_type is not None]
+    tracebacks = [traceback for *_, error_type, _, _, traceback, _, _ in record["runs"] if error_type is not None]
     row = items.to_row({name: record[name] for name in JOB} | {"status": status}, table.shards)
     row |= {"traceback": tracebacks[-1] if tracebacks else None, "steps": bool(record["steps"]) or None}
     if status is Status.RUNNING:
@@ -343,7 +343,7 @@ async def load_waiters(table: Table, rows: Sequence[Row]) -> None:
 
 async def load_past(table: Table, record: Record, lines: Mapping[tuple[str, str], Row]) -> None:
     beyond = ttl(table.clock.now() + LINE_RETENTION)
-    for number, worker, began, ended, move, error_type, error, traceback, fingerprint, version in record["runs"]:
+    for number, worker, began, ended, move, error_type, error, code, traceback, fingerprint, version in record["runs"]:
         words = {
             "PK": history(record["id"]),
             "SK": f"run#{number:012d}",  # later runs have higher tokens
@@ -353,6 +353,7 @@ async def load_past(table: Table, record: Record, lines: Mapping[tuple[str, str]
             "move": move,
             "error_type": error_type,
             "last_error": error,
+            "error_code": code,
             "traceback": traceback,
             "fingerprint": fingerprint,
             "version": version,

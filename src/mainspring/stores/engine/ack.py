@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from mainspring.clock import Millis
-from mainspring.errors import Failure, IllegalMove, WorkerCrashed
+from mainspring.errors import Failure, IllegalMove, WorkerCrashed, as_code
 from mainspring.fingerprint import fingerprint, of_project
 from mainspring.job import (
     FINISHED,
@@ -90,6 +90,7 @@ class Run(NamedTuple):
     move: Move
     error_type: str | None
     error: str | None
+    error_code: str | None
     traceback: str | None
     fingerprint: str | None
     version: str | None
@@ -125,7 +126,7 @@ class Conclusion:
         }
         if self.failure is not None:
             changed |= {"error_type": self.failure.type, "error": self.failure.message}
-            changed["fingerprint"] = self.failure.fingerprint
+            changed |= {"error_code": self.failure.code, "fingerprint": self.failure.fingerprint}
         if self.finished_at is None:
             return changed | {"run_at": self.run_at}
         times = {"started_at": self.started_at, "finished_at": self.finished_at, "expires_at": self.expires_at}
@@ -252,7 +253,7 @@ def shortened(failure: Failure | None, job: JobState) -> Failure | None:
     known = failure.fingerprint or fingerprint(job.task, failure.type, failure.place, failure.message)
     known = of_project(known, project_of(job.queue))
     kind, place = storable(failure.type), storable(failure.place)
-    return Failure(kind, storable(message), storable(traceback), known, place)
+    return Failure(kind, storable(message), storable(traceback), known, place, as_code(failure.code))
 
 
 def storable(text: str) -> str:
@@ -277,7 +278,7 @@ def run_of(job: JobState, outcome: Outcome, status: Status, failure: Failure | N
     if move is None:
         return None
     error_type, error, traceback = (failure.type, failure.message, failure.traceback) if failure else ("", "", "")
-    known = failure.fingerprint if failure else None
+    code, known = (failure.code, failure.fingerprint) if failure else (None, None)
     return Run(
         job.worker or "",
         outcome.started_at or job.claimed_at,
@@ -285,6 +286,7 @@ def run_of(job: JobState, outcome: Outcome, status: Status, failure: Failure | N
         move,
         error_type or None,
         error or None,
+        code,
         traceback or None,
         known,
         job.version,

@@ -177,6 +177,7 @@ def retried(now: Millis) -> dict[str, Any]:
         "note": None,
         "error_type": None,
         "error": None,
+        "error_code": None,
         "changed_at": now,
     }
 

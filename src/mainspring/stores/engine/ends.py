@@ -71,4 +71,5 @@ def error_of(conclusion: Conclusion) -> str:
     if failure is None:
         kind = "Cancelled" if conclusion.status is Status.CANCELLED else "Failed"
         return json.dumps({"type": kind, "message": conclusion.reason})
-    return json.dumps({"type": failure.type, "message": failure.message, "fingerprint": failure.fingerprint})
+    about = {"type": failure.type, "message": failure.message, "code": failure.code}
+    return json.dumps(about | {"fingerprint": failure.fingerprint})

@@ -122,6 +122,8 @@ def data_of_end(job: JobState, kind: ChangeKind, conclusion: Conclusion) -> dict
     if conclusion.failure is not None:
         data |= {"error_type": conclusion.failure.type, "error": conclusion.failure.message[:LONGEST_TEXT]}
         data["fingerprint"] = conclusion.failure.fingerprint
+        if conclusion.failure.code is not None:
+            data["error_code"] = conclusion.failure.code
     if conclusion.reason:
         data["reason"] = conclusion.reason[:LONGEST_TEXT]
     if conclusion.finished_at is None:

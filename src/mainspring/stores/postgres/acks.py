@@ -50,6 +50,7 @@ GOING = {
     "reasons": "text",
     "error_types": "text",
     "errors": "text",
+    "codes": "text",
     "fingerprints": "text",
     "at": "bigint",
 }
@@ -65,6 +66,7 @@ ENDED = {
     "reasons": "text",
     "error_types": "text",
     "errors": "text",
+    "codes": "text",
     "fingerprints": "text",
     "results": "text",
 }
@@ -77,6 +79,7 @@ RECORDED = {
     "moves": "text",
     "error_types": "text",
     "errors": "text",
+    "codes": "text",
     "tracebacks": "text",
     "fingerprints": "text",
     "versions": "text",
@@ -203,6 +206,7 @@ def rescheduled_row(job: JobState, conclusion: Conclusion) -> Row:
         conclusion.reason,
         conclusion.failure.type if conclusion.failure else None,
         conclusion.failure.message if conclusion.failure else None,
+        conclusion.failure.code if conclusion.failure else None,
         conclusion.failure.fingerprint if conclusion.failure else None,
         conclusion.changed_at,
     )

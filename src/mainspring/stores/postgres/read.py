@@ -171,7 +171,7 @@ async def count(transaction: Transaction, where: Filter) -> int:
 # -- history --------------------------------------------------------------------------------------
 
 ATTEMPTS = """
-SELECT number, worker, started_at, finished_at, move, error_type, error, traceback, fingerprint, version
+SELECT number, worker, started_at, finished_at, move, error_type, error, error_code, traceback, fingerprint, version
 FROM {s}.attempts
 WHERE job_id = %(id)s ORDER BY number
 """
@@ -187,7 +187,7 @@ async def attempts(transaction: Transaction, job_id: str) -> list[Attempt]:
     success = await transaction.row(SUCCESS, id=job_id)
     if success:
         *run, version = success
-        history.append(to_attempt((len(history) + 1, *run, Move.DONE, None, None, None, None, version)))
+        history.append(to_attempt((len(history) + 1, *run, Move.DONE, *[None] * 5, version)))
     return history
 
 

@@ -85,7 +85,8 @@ FINISHED_TYPES = {**columns.FINISHED, "drop_day": "integer"}
 encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 RUNS = """
-SELECT job_id::text, number, worker, started_at, finished_at, move, error_type, error, traceback, fingerprint, version
+SELECT job_id::text, number, worker, started_at, finished_at, move, error_type, error, error_code, traceback,
+       fingerprint, version
 FROM {s}.attempts
 WHERE job_id = ANY(%(ids)s::uuid[]) ORDER BY attempts.job_id, number
 """
@@ -98,11 +99,11 @@ SELECT job_id::text, operation, action FROM {s}.audit_jobs WHERE job_id = ANY(%(
 ORDER BY audit_jobs.job_id, operation COLLATE "C", action COLLATE "C"
 """
 PUT_RUNS = """
-INSERT INTO {s}.attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback,
-                          fingerprint, version)
+INSERT INTO {s}.attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, error_code,
+                          traceback, fingerprint, version)
 SELECT * FROM unnest(%(ids)s::uuid[], %(numbers)s::integer[], %(workers)s::text[], %(began)s::bigint[],
                      %(ended)s::bigint[], %(moves)s::text[], %(error_types)s::text[], %(errors)s::text[],
-                     %(tracebacks)s::text[], %(fingerprints)s::text[], %(versions)s::text[])
+                     %(codes)s::text[], %(tracebacks)s::text[], %(fingerprints)s::text[], %(versions)s::text[])
 ON CONFLICT DO NOTHING
 """
 PUT_BY_HAND = """
@@ -251,8 +252,8 @@ async def put_belongings(transaction: Transaction, records: Sequence[Record]) ->
     runs = [(record["id"], *run) for record in records for run in record["runs"]]
     await steps.put(transaction, [(record["id"], Step(*step)) for record in records for step in record["steps"]])
     by_hand = [(record["id"], *operation) for record in records for operation in record["by_hand"]]
-    names = ("ids", "numbers", "workers", "began", "ended", "moves", "error_types", "errors", "tracebacks",
-             "fingerprints", "versions")  # fmt: skip
+    names = ("ids", "numbers", "workers", "began", "ended", "moves", "error_types", "errors", "codes",
+             "tracebacks", "fingerprints", "versions")  # fmt: skip
     for statement, parts, rows in (
         (PUT_RUNS, names, runs),
         (PUT_BY_HAND, ("ids", "operations", "actions"), by_hand),

@@ -42,7 +42,7 @@ FROM outcome CROSS JOIN mainspring_jobs ON id = job_id AND token = job_token AND
 """
 ENDED = (
     "ended_seq, end_status, end_attempts, end_crashes, began_at, ended_at, end_expires_at, end_reason, end_error_type, "
-    "end_error, end_fingerprint, end_result"
+    "end_error, end_error_code, end_fingerprint, end_result"
 )
 ARCHIVE = f"""
 WITH ended({ENDED}) AS (VALUES {{values}})
@@ -54,6 +54,7 @@ WITH ended({ENDED}) AS (VALUES {{values}})
         reason="end_reason",
         error_type="coalesce(end_error_type, error_type)",
         error="iif(end_error_type IS NULL, error, end_error)",
+        error_code="iif(end_error_type IS NULL, error_code, end_error_code)",
         fingerprint="coalesce(end_fingerprint, fingerprint)",
         started_at="began_at",
         finished_at="ended_at",
@@ -81,20 +82,21 @@ FROM (VALUES {{values}}) CROSS JOIN mainspring_jobs
 RESCHEDULE = """
 WITH going(
     going_seq, next_status, next_run_at, next_attempts, next_crashes, awaited, why, new_error_type, new_error,
-    new_fingerprint, now
+    new_error_code, new_fingerprint, now
 ) AS (VALUES {values})
 UPDATE mainspring_jobs SET status = next_status, run_at = next_run_at, attempts = next_attempts, crashes = next_crashes,
                 waits_for = awaited, reason = why, changed_at = now,
                 error_type = coalesce(new_error_type, error_type),
                 error = iif(new_error_type IS NULL, error, new_error),
+                error_code = iif(new_error_type IS NULL, error_code, new_error_code),
                 fingerprint = coalesce(new_fingerprint, fingerprint)
 FROM going WHERE seq = going_seq
 """
 RECORD_RUNS = """
-INSERT INTO mainspring_attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback,
-                                 fingerprint, version)
+INSERT INTO mainspring_attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, error_code,
+                                 traceback, fingerprint, version)
 SELECT column1, (SELECT coalesce(max(number), 0) + 1 FROM mainspring_attempts WHERE job_id = column1), column2, column3,
-       column4, column5, column6, column7, column8, column9, column10
+       column4, column5, column6, column7, column8, column9, column10, column11
 FROM (VALUES {values})
 """
 
@@ -246,6 +248,7 @@ def rescheduled_row(job: JobState, conclusion: Conclusion) -> tuple[Any, ...]:
         conclusion.reason,
         conclusion.failure.type if conclusion.failure else None,
         conclusion.failure.message if conclusion.failure else None,
+        conclusion.failure.code if conclusion.failure else None,
         conclusion.failure.fingerprint if conclusion.failure else None,
         conclusion.changed_at,
     )

@@ -249,7 +249,7 @@ def number_of(connection: sqlite3.Connection, conditions: Conditions, most: int)
 # -- history --------------------------------------------------------------------------------------
 
 ATTEMPTS = """
-SELECT number, worker, started_at, finished_at, move, error_type, error, traceback, fingerprint, version
+SELECT number, worker, started_at, finished_at, move, error_type, error, error_code, traceback, fingerprint, version
 FROM mainspring_attempts
 WHERE job_id = ? ORDER BY number
 """
@@ -263,7 +263,7 @@ def attempts(connection: sqlite3.Connection, job_id: str) -> list[Attempt]:
     success = connection.execute(SUCCESS, (job_id,)).fetchone()
     if success:
         *run, version = success
-        history.append(to_attempt((len(history) + 1, *run, Move.DONE, None, None, None, None, version)))
+        history.append(to_attempt((len(history) + 1, *run, Move.DONE, *[None] * 5, version)))
     return history
 
 

@@ -38,6 +38,7 @@ CREATE TABLE mainspring_jobs (
     note          TEXT,
     error_type    TEXT,                    -- of the last failure
     error         TEXT,
+    error_code    TEXT,
     fingerprint   TEXT,                    -- of its failure group; it stays when the job is retried
     version       TEXT,                    -- of the code of the worker that runs it, or ran it last
     payload       TEXT                     -- NULL: it is long, and stored in `mainspring_payloads`
@@ -87,6 +88,7 @@ CREATE TABLE mainspring_archive (
     note          TEXT,
     error_type    TEXT,
     error         TEXT,
+    error_code    TEXT,
     fingerprint   TEXT,
     version       TEXT,
     payload       TEXT,
@@ -132,6 +134,7 @@ CREATE TABLE mainspring_attempts (
     move          TEXT    NOT NULL,
     error_type    TEXT,
     error         TEXT,
+    error_code    TEXT,
     traceback     TEXT,
     fingerprint   TEXT,
     version       TEXT,                    -- of the worker's code
@@ -277,7 +280,7 @@ SELECT id, task, queue,
        NULL AS finished_at, strftime('%Y-%m-%dT%H:%M:%fZ', max(created_at, claimed_at, changed_at) / 1000.0, 'unixepoch') AS updated_at,
        NULL AS expires_at, attempts, max_attempts, crashes, token, worker,
        nullif(timeout, 0) / 1000.0 AS timeout, cancel, aside, waits_for, dedupe_key, target_type, target_id,
-       coalesce(tags, '[]') AS tags, options, reason, progress, note, error_type, error, fingerprint, version,
+       coalesce(tags, '[]') AS tags, options, reason, progress, note, error_type, error, error_code, fingerprint, version,
        coalesce(payload, (SELECT body FROM mainspring_payloads WHERE job_id = mainspring_jobs.id)) AS payload,
        NULL AS result, CASE WHEN keep < 4611686018427387904 THEN keep / 1000.0 END AS keep,
        CASE WHEN keep_dead < 4611686018427387904 THEN keep_dead / 1000.0 END AS keep_dead
@@ -292,7 +295,7 @@ SELECT id, task, queue, CASE status WHEN 4 THEN 'completed' WHEN 5 THEN 'dead_le
        strftime('%Y-%m-%dT%H:%M:%fZ', finished_at / 1000.0, 'unixepoch'),
        strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN expires_at < 4611686018427387904 THEN expires_at END / 1000.0, 'unixepoch'),
        attempts, max_attempts, crashes, token, worker, nullif(timeout, 0) / 1000.0, 0, 0, NULL, dedupe_key,
-       target_type, target_id, coalesce(tags, '[]'), options, reason, progress, note, error_type, error, fingerprint, version,
+       target_type, target_id, coalesce(tags, '[]'), options, reason, progress, note, error_type, error, error_code, fingerprint, version,
        coalesce(payload, (SELECT body FROM mainspring_payloads WHERE job_id = mainspring_archive.id)), result,
        CASE WHEN keep < 4611686018427387904 THEN keep / 1000.0 END,
        CASE WHEN keep_dead < 4611686018427387904 THEN keep_dead / 1000.0 END
@@ -302,14 +305,14 @@ FROM mainspring_archive;
 CREATE VIEW mainspring_all_attempts AS
 SELECT job_id, number, worker, strftime('%Y-%m-%dT%H:%M:%fZ', started_at / 1000.0, 'unixepoch') AS started_at,
        strftime('%Y-%m-%dT%H:%M:%fZ', finished_at / 1000.0, 'unixepoch') AS finished_at,
-       (finished_at - started_at) / 1000.0 AS duration, move, error_type, error, traceback,
+       (finished_at - started_at) / 1000.0 AS duration, move, error_type, error, error_code, traceback,
        fingerprint, version
 FROM mainspring_attempts
 UNION ALL
 SELECT id, 1 + (SELECT coalesce(max(number), 0) FROM mainspring_attempts WHERE job_id = mainspring_archive.id), worker,
        strftime('%Y-%m-%dT%H:%M:%fZ', started_at / 1000.0, 'unixepoch'),
        strftime('%Y-%m-%dT%H:%M:%fZ', finished_at / 1000.0, 'unixepoch'),
-       (finished_at - started_at) / 1000.0, 'done', NULL, NULL, NULL, NULL, version
+       (finished_at - started_at) / 1000.0, 'done', NULL, NULL, NULL, NULL, NULL, version
 FROM mainspring_archive WHERE status = 4;
 
 CREATE VIEW mainspring_all_steps AS

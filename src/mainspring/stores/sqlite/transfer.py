@@ -100,7 +100,8 @@ FROM {table} WHERE
 """
 LIVE_RECORD, FINISHED_RECORD = (RECORD.format(columns=COLUMNS[table], table=table) for table in (LIVE, FINISHED))
 RUNS = """
-SELECT job_id, number, worker, started_at, finished_at, move, error_type, error, traceback, fingerprint, version
+SELECT job_id, number, worker, started_at, finished_at, move, error_type, error, error_code, traceback, fingerprint,
+       version
 FROM mainspring_attempts
 WHERE job_id IN (SELECT value FROM json_each(?)) ORDER BY job_id, number
 """
@@ -122,7 +123,8 @@ PUT_LIVE, PUT_FINISHED = (
 )
 PUT_RUNS = """
 INSERT OR IGNORE INTO mainspring_attempts
-    (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback, fingerprint, version)
+    (job_id, number, worker, started_at, finished_at, move, error_type, error, error_code, traceback, fingerprint,
+     version)
 VALUES {values}
 """
 PUT_BY_HAND = "INSERT OR IGNORE INTO mainspring_audit_jobs (job_id, operation, action) VALUES {values}"

@@ -34,6 +34,7 @@ CREATE TABLE {schema}.jobs (
     note          text,
     error_type    text,
     error         text,
+    error_code    text,
     fingerprint   text,
     version       text,
     payload       text     NOT NULL,
@@ -121,6 +122,7 @@ CREATE TABLE {schema}.archive (
     note          text,
     error_type    text,
     error         text,
+    error_code    text,
     fingerprint   text,
     version       text,
     payload       text     NOT NULL,
@@ -167,6 +169,7 @@ CREATE TABLE {schema}.attempts (
     move          text     NOT NULL,
     error_type    text,
     error         text,
+    error_code    text,
     traceback     text,
     fingerprint   text,
     version       text,
@@ -438,7 +441,7 @@ SELECT id, task, queue, (ARRAY['pending', 'retrying', 'suspended', 'running'])[s
        NULL::timestamptz AS expires_at, attempts, max_attempts, crashes, token,
        worker, nullif(timeout, 0) * interval '1 millisecond' AS timeout, cancel, aside, waits_for, dedupe_key,
        target_type, target_id, coalesce(tags, '{}'::text[]) AS tags, options::json AS options, reason, progress,
-       note, error_type, error, fingerprint, version, payload::json AS payload, NULL::json AS result,
+       note, error_type, error, error_code, fingerprint, version, payload::json AS payload, NULL::json AS result,
        CASE WHEN keep < 4611686018427387904 THEN keep * interval '1 millisecond' END AS keep,
        CASE WHEN keep_dead < 4611686018427387904 THEN keep_dead * interval '1 millisecond' END AS keep_dead
 FROM {schema}.jobs
@@ -450,7 +453,7 @@ SELECT id, task, queue, (ARRAY['completed', 'dead_letter', 'cancelled'])[status 
        to_timestamp(finished_at / 1000.0), to_timestamp(CASE WHEN expires_at < 4611686018427387904 THEN expires_at END / 1000.0), attempts,
        max_attempts, crashes, token, worker, nullif(timeout, 0) * interval '1 millisecond', false, false,
        NULL::text, dedupe_key, target_type, target_id, coalesce(tags, '{}'::text[]), options::json, reason,
-       progress, note, error_type, error, fingerprint, version, payload::json, result::json,
+       progress, note, error_type, error, error_code, fingerprint, version, payload::json, result::json,
        CASE WHEN keep < 4611686018427387904 THEN keep * interval '1 millisecond' END,
        CASE WHEN keep_dead < 4611686018427387904 THEN keep_dead * interval '1 millisecond' END
 FROM {schema}.archive;
@@ -459,12 +462,12 @@ COMMENT ON VIEW {schema}.all_jobs IS 'All jobs, live and finished, with readable
 CREATE VIEW {schema}.all_attempts AS
 SELECT job_id, number, worker, to_timestamp(started_at / 1000.0) AS started_at,
        to_timestamp(finished_at / 1000.0) AS finished_at, (finished_at - started_at) * interval '1 millisecond' AS duration,
-       move, error_type, error, traceback, fingerprint, version
+       move, error_type, error, error_code, traceback, fingerprint, version
 FROM {schema}.attempts
 UNION ALL
 SELECT id, 1 + (SELECT coalesce(max(number), 0) FROM {schema}.attempts WHERE job_id = archive.id), worker,
        to_timestamp(started_at / 1000.0), to_timestamp(finished_at / 1000.0),
-       (finished_at - started_at) * interval '1 millisecond', 'done', NULL, NULL, NULL, NULL, version
+       (finished_at - started_at) * interval '1 millisecond', 'done', NULL, NULL, NULL, NULL, NULL, version
 FROM {schema}.archive WHERE status = 4;
 COMMENT ON VIEW {schema}.all_attempts IS 'Each run of a job, also the successful one.';
 
@@ -941,13 +944,13 @@ BEGIN
         RETURNING j.id, j.queue, j.task, j.target_type, j.target_id, coalesce(ended.began, j.claimed_at) AS began,
                   j.priority, j.run_at, j.attempts, j.max_attempts, j.crashes, j.token, j.worker, j.timeout, j.created_at,
                   j.keep, j.keep_dead, j.dedupe_key, j.tags, j.options, j.progress, j.note, j.error_type, j.error,
-                  j.fingerprint, j.version, j.payload, ended.result
+                  j.error_code, j.fingerprint, j.version, j.payload, ended.result
     ), kept AS (
         INSERT INTO {schema}.archive
         SELECT id, task, queue, 4, priority, run_at, attempts + 1, max_attempts, crashes, token, worker,
                began, at, least(4611686018427387904, at + keep), {schema}.drop_day(keep, at), timeout, created_at, keep,
                keep_dead, dedupe_key, target_type, target_id, tags, options, '', progress, note,
-               error_type, error, fingerprint, version, payload, result
+               error_type, error, error_code, fingerprint, version, payload, result
         FROM gone
     ), summed AS (
         SELECT queue, task, array_agg(id) AS members, CASE WHEN bool_or(target_type IS NOT NULL)
@@ -986,7 +989,7 @@ COMMENT ON FUNCTION {schema}.held IS 'Locks and returns the jobs that run under 
 
 CREATE FUNCTION {schema}.reschedule(
     ids uuid[], statuses smallint[], times bigint[], attempts_ integer[], crashes_ integer[], keys text[], reasons text[],
-    error_types text[], errors text[], fingerprints text[], at bigint[]
+    error_types text[], errors text[], codes text[], fingerprints text[], at bigint[]
 ) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -996,17 +999,19 @@ BEGIN
     SET status = going.status, run_at = going.run_at, attempts = going.attempts, crashes = going.crashes,
         waits_for = going.key, reason = going.reason, error_type = coalesce(going.error_type, j.error_type),
         error = CASE WHEN going.error_type IS NULL THEN j.error ELSE going.error END,
+        error_code = CASE WHEN going.error_type IS NULL THEN j.error_code ELSE going.error_code END,
         fingerprint = coalesce(going.fingerprint, j.fingerprint), changed_at = going.at
-    FROM unnest(ids, statuses, times, attempts_, crashes_, keys, reasons, error_types, errors, fingerprints, at)
-        AS going(id, status, run_at, attempts, crashes, key, reason, error_type, error, fingerprint, at)
+    FROM unnest(ids, statuses, times, attempts_, crashes_, keys, reasons, error_types, errors, codes,
+                fingerprints, at)
+        AS going(id, status, run_at, attempts, crashes, key, reason, error_type, error, error_code, fingerprint, at)
     WHERE j.id = ANY (ids) AND j.id = going.id;
 END $$;
 COMMENT ON FUNCTION {schema}.reschedule IS 'Ends runs of jobs that are not finished and wait for their next run.';
 
 CREATE FUNCTION {schema}.finish(
     ids uuid[], statuses smallint[], attempts_ integer[], crashes_ integer[], began_at bigint[], ended_at bigint[],
-    expiries bigint[], reasons text[], error_types text[], errors text[], fingerprints text[],
-    results text[]
+    expiries bigint[], reasons text[], error_types text[], errors text[], codes text[],
+    fingerprints text[], results text[]
 ) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -1014,36 +1019,38 @@ AS $$
 BEGIN
     WITH ended AS (
         SELECT * FROM unnest(ids, statuses, attempts_, crashes_, began_at, ended_at, expiries, reasons, error_types, errors,
-                             fingerprints, results)
+                             codes, fingerprints, results)
             AS ended(id, end_status, end_attempts, end_crashes, began, ended, expiry, end_reason, end_error_type, end_error,
-                     end_fingerprint, result)
+                     end_error_code, end_fingerprint, result)
     ), gone AS (
         DELETE FROM {schema}.jobs AS j USING ended WHERE j.id = ANY (ids) AND j.id = ended.id
         RETURNING j.*, end_status, end_attempts, end_crashes, began, ended.ended, expiry, end_reason, end_error_type,
-                  end_error, end_fingerprint, result
+                  end_error, end_error_code, end_fingerprint, result
     )
     INSERT INTO {schema}.archive
     SELECT id, task, queue, end_status, priority, run_at, end_attempts, max_attempts, end_crashes, token, worker, began,
            ended, expiry, {schema}.drop_day(expiry - ended, ended), timeout, created_at, keep, keep_dead, dedupe_key,
            target_type, target_id, tags, options, end_reason, progress, note, coalesce(end_error_type, error_type),
-           CASE WHEN end_error_type IS NULL THEN error ELSE end_error END, coalesce(end_fingerprint, fingerprint), version,
-           payload, result
+           CASE WHEN end_error_type IS NULL THEN error ELSE end_error END,
+           CASE WHEN end_error_type IS NULL THEN error_code ELSE end_error_code END, coalesce(end_fingerprint, fingerprint),
+           version, payload, result
     FROM gone;
 END $$;
 COMMENT ON FUNCTION {schema}.finish IS 'Moves finished jobs to the archive.';
 
 CREATE FUNCTION {schema}.record_attempts(
     ids uuid[], workers text[], began_at bigint[], ended_at bigint[], moves text[], error_types text[], errors text[],
-    tracebacks text[], fingerprints text[], versions text[]
+    codes text[], tracebacks text[], fingerprints text[], versions text[]
 ) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 BEGIN
-    INSERT INTO {schema}.attempts (job_id, number, worker, started_at, finished_at, move, error_type, error, traceback,
-                                   fingerprint, version)
+    INSERT INTO {schema}.attempts (job_id, number, worker, started_at, finished_at, move, error_type, error,
+                                   error_code, traceback, fingerprint, version)
     SELECT run.id, coalesce((SELECT max(number) FROM {schema}.attempts WHERE job_id = run.id), 0) + 1, run.worker, run.began,
-           run.ended, run.move, run.error_type, run.error, run.traceback, run.fingerprint, run.version
-    FROM unnest(ids, workers, began_at, ended_at, moves, error_types, errors, tracebacks, fingerprints, versions)
-        AS run(id, worker, began, ended, move, error_type, error, traceback, fingerprint, version);
+           run.ended, run.move, run.error_type, run.error, run.error_code, run.traceback, run.fingerprint, run.version
+    FROM unnest(ids, workers, began_at, ended_at, moves, error_types, errors, codes, tracebacks, fingerprints,
+                versions)
+        AS run(id, worker, began, ended, move, error_type, error, error_code, traceback, fingerprint, version);
 END $$;
 COMMENT ON FUNCTION {schema}.record_attempts IS 'Adds a run to the history of each of these jobs.';
