@@ -11,7 +11,7 @@ import pytest
 from mainspring.client import Conflict, InvalidRequest, NotFound, PreconditionFailed, UnknownTask
 from mainspring.client.models import JobView
 from mainspring.client.resources.leases import done, failed, heartbeat, progress, snooze, step
-from tests.client.serving import Service
+from tests.client.serving import Service, connected
 
 
 def fresh(prefix: str = "q") -> str:
@@ -162,6 +162,37 @@ def test_a_batch(client: Any) -> None:
     assert client.batches.cancel(batch.id, dry_run=True).changed == 1
 
 
+def test_jobs_and_settings_are_changed_only_as_they_were_read(client: Any) -> None:
+    job = client.jobs.get(client.enqueue("welcome", {"guest": "Ada"}, delay=3600).id)
+    edited = client.jobs.edit(job.id, priority="high", if_match=job.etag)
+    assert edited.etag != job.etag
+    with pytest.raises(PreconditionFailed, match="read it again"):
+        client.jobs.edit(job.id, priority="low", if_match=job.etag)
+    for change in (client.jobs.cancel, client.jobs.reschedule, client.jobs.retry, client.jobs.delete):
+        with pytest.raises(PreconditionFailed):
+            change(job.id, if_match=job.etag)
+    cancelled = client.jobs.cancel(job.id, if_match=edited.etag).job
+    client.jobs.delete(job.id, if_match=cancelled.etag)
+    name = fresh()
+    before = client.settings.get("task", name)
+    after = client.settings.change("task", name, limit=2, if_match=before.etag)
+    assert (after.etag, after.etag != before.etag) == (client.settings.get("task", name).etag, True)
+    with pytest.raises(PreconditionFailed):
+        client.settings.clear("task", name, if_match=before.etag)
+    assert client.settings.clear("task", name, if_match=after.etag).cleared
+
+
+def test_a_finished_job_is_replayed(kind: str, working: Service) -> None:
+    with connected(kind, working.url) as client:
+        replay(client)
+
+
+def replay(client: Any) -> None:
+    job = client.jobs.wait(client.enqueue("welcome", {"guest": "Ada"}).id, timeout=30)
+    new = client.jobs.wait(client.jobs.replay(job.id, payload={"guest": "Bob"}, reason="again").id, timeout=30)
+    assert (new.replay_of, new.result) == (job.id, "welcome, Bob")
+
+
 def test_schedules_are_changed_only_as_they_were_read(client: Any) -> None:
     name = f"daily/{fresh()}"  # an id may have slashes
     job: Any = {"task": "welcome", "payload": {"guest": "Ada"}, "timeout": 30, "retry": {"delays": [5, 10]}}
@@ -267,7 +298,7 @@ def test_breakers_settings_limits_and_subscribers(client: Any) -> None:
     assert client.settings.clear("task", "welcome", option=["timeout"]).cleared
     assert client.settings.clear("task", "welcome").cleared
     assert client.settings.list().settings == []
-    assert client.limits(waiting=True).limits == []
+    assert list(client.limits(waiting=True)) == []
     assert client.subscribers.list().subscribers == []
     with pytest.raises(NotFound):
         client.subscribers.remove("none")

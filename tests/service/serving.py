@@ -93,8 +93,9 @@ class Server(uvicorn.Server):
 
     def __init__(self, service: Any, *, proxy_headers: bool = True) -> None:
         config = uvicorn.Config(
-            service, port=0, log_config=None, access_log=False, lifespan="off", proxy_headers=proxy_headers
-        )
+            service, port=0, log_config=None, access_log=False, lifespan="off", proxy_headers=proxy_headers,
+            timeout_keep_alive=60,  # the first check of an answer takes seconds on a busy machine
+        )  # fmt: skip
         super().__init__(config)
         self.running, self.ending = asyncio.Event(), asyncio.Event()
 

@@ -176,6 +176,13 @@ class RetryBody(Reasoned):
     from_step: Name | None = Field(default=None, description="a durable function runs again from this step on")
 
 
+class ReplayBody(Reasoned):
+    from_step: Name | None = Field(
+        default=None, description="a durable function begins here, and keeps the records before; default: at its start"
+    )
+    payload: Any = Field(default=None, description="other arguments than those of the finished job")
+
+
 class RescheduleBody(Reasoned):
     run_at: Instant | None = None
     delay: Seconds | None = Field(default=None, description="seconds from now; without either, it is due now")
