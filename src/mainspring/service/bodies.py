@@ -272,6 +272,13 @@ class JobFilter(JobConditions):
         return replace(super().filter(), statuses=tuple(self.status))
 
 
+class PageQuery(Body):
+    """Which page of a list is shown."""
+
+    limit: int = Field(default=100, ge=1, le=500)
+    cursor: Text | None = None
+
+
 class Paged(Body):
     """How a list of jobs is sorted, and which page of it is shown."""
 

@@ -24,13 +24,14 @@ from mainspring.json_schedules import plain_changes, plain_courses, plain_rows, 
 from mainspring.redaction import Redaction, has_mark, restored
 from mainspring.service import schedule_bodies as bodies
 from mainspring.service import schedule_views as views
-from mainspring.service.bodies import Instant, NewJobBody
+from mainspring.service.bodies import Instant, NewJobBody, PageQuery
+from mainspring.service.cursors import cursor_of, last_of
 from mainspring.service.enqueue import prepared
 from mainspring.service.etags import IfMatch, IfNoneMatch, etag, expected
 from mainspring.service.problems import Problem
 from mainspring.service.redacted import check_receiver
 from mainspring.service.replay import KeyKind, forget_ended, known_effect, triggered_job
-from mainspring.service.requests import Reason, Router, answer, app_of, caller_of, location, needs
+from mainspring.service.requests import Reason, Router, answer, app_of, caller_of, location, needs, next_link
 from mainspring.service.tokens import Scope
 
 router = Router(prefix="/v1", tags=["schedules"])
@@ -42,12 +43,14 @@ MOST_FIRES = 100_000  # of one simulation or comparison; they take a thread a fe
 
 
 @router.get("/schedules", response_model=views.ScheduleList, summary="List schedules", **needs(Scope.READ))
-async def list_schedules(request: Request) -> Response:
-    """Return all schedules with their states and their next times."""
+async def list_schedules(request: Request, query: Annotated[PageQuery, Query()]) -> Response:
+    """Return schedules by id, with their states and their next times."""
     app = app_of(request)
-    schedules = await app.schedules.list()
-    shown = await schedules_data(app, schedules)
-    return answer({"schedules": shown, "unreadable": await app.schedules.unreadable()})
+    page = await app.schedules.page(query.limit, last_of("schedules", query.cursor))
+    cursor = cursor_of("schedules", page.last)
+    shown = await schedules_data(app, page.schedules)
+    data = {"schedules": shown, "unreadable": page.unreadable, "cursor": cursor}
+    return answer(data, headers=next_link(request, cursor))
 
 
 async def schedules_data(app: Mainspring, schedules: Sequence[StoredSchedule]) -> list[dict[str, Any]]:

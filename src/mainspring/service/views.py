@@ -336,6 +336,7 @@ class TokenView(View):
 
 class TokenList(View):
     tokens: list[TokenView]
+    cursor: str | None = Field(description="pass it as `cursor` to get the next page; null: this was the last")
 
 
 class NewTokenView(View):

@@ -26,7 +26,7 @@ from mainspring.log import get_log
 from mainspring.pipeline import Pipeline
 from mainspring.services import Services, whoami
 from mainspring.stores.documents import ABSENT, Bundle, By, Key, Note, Write
-from mainspring.stores.paging import pages
+from mainspring.stores.paging import page_by_id, pages
 
 log = get_log("mainspring.schedules")
 
@@ -46,6 +46,15 @@ class Declared:
     schedule: Schedule
     job: NewJob
     owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulePage:
+    """Schedules by id."""
+
+    schedules: list[StoredSchedule]
+    unreadable: dict[str, str]  # why this version cannot read some schedules, by their ids
+    last: str | None  # the next page comes after this id; None: this was the last
 
 
 class Schedules:
@@ -128,6 +137,17 @@ class Schedules:
     async def _find(self, id: str) -> StoredSchedule | None:
         found = await self._services.store.documents([Key(COLLECTION, "", id)])
         return StoredSchedule.from_document(found[0]) if found else None
+
+    async def page(self, limit: int = 100, after: str | None = None) -> SchedulePage:
+        """Return schedules by id, after an id, and the last id if there are more."""
+        documents, last = await page_by_id(self._services.store, COLLECTION, limit, after)
+        page = SchedulePage([], {}, last)
+        for document in documents:
+            try:
+                page.schedules.append(StoredSchedule.from_document(document))
+            except InvalidSchedule as error:
+                page.unreadable[document.key.id] = str(error)
+        return page
 
     async def list(self) -> list[StoredSchedule]:
         """Return the schedules that this version can read."""
