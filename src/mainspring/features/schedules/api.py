@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 
-from mainspring.errors import ConfigurationError, EditConflict, InvalidSchedule, ScheduleNotFound, StoreBusy
+from mainspring.errors import (
+    ConfigurationError,
+    EditConflict,
+    InvalidCursor,
+    InvalidSchedule,
+    ScheduleNotFound,
+    StoreBusy,
+)
 from mainspring.features.schedules.firing import SCHEDULES, Entry, triggered, undecided_entries
 from mainspring.features.schedules.rules import (
     PACKAGED,
@@ -160,6 +167,9 @@ class Schedules:
 
     async def page(self, limit: int = 100, after: str | None = None) -> SchedulePage:
         """Return schedules by id, after an id, and the last id if there are more."""
+        if after is not None and not after.startswith(self._prefix):
+            msg = f"{after!r} is not the id of a schedule of this project; give the last id of the page before"
+            raise InvalidCursor(msg)
         documents, last = await page_by_id(self._services.store, COLLECTION, limit, after, prefix=self._prefix)
         page = SchedulePage([], {}, last)
         for document in documents:
