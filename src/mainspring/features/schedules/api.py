@@ -24,7 +24,8 @@ from mainspring.features.schedules.storage import COLLECTION, StoredSchedule, no
 from mainspring.job import Inserted, NewJob
 from mainspring.log import get_log
 from mainspring.pipeline import Pipeline
-from mainspring.projects import beginning, check_project, in_project, moved, project_of
+from mainspring.projects import beginning, check_project, in_project, moved
+from mainspring.queue_patterns import project_of
 from mainspring.services import Services, whoami
 from mainspring.stores.documents import ABSENT, Bundle, By, Key, Note, Write
 from mainspring.stores.paging import pages
