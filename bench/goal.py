@@ -97,6 +97,7 @@ def _least_share(pattern: str, of: str) -> Callable[[Results], float | None]:
 
 LIMITS = [
     Goal("drain with a reader of every change, of none", _figure("followed", "share"), least=90, unit=" %"),
+    Goal("idle reader of the change feed, share of one core", _figure("idle-reader", "percent"), below=0.1, unit=" %"),
     Goal("drain with a rate that is not reached, of none", _figure("limits-rate", "share"), least=90, unit=" %"),
     Goal("drain beside 100 k blocked, of none", _figure("limits-blocked", "share"), least=90, unit=" %"),
     Goal("a single job beside another's 100 k, 10 keys", _figure("fair-10", "worst"), below=2, unit=" service times"),
@@ -179,5 +180,6 @@ POSTGRES = [
     Goal("idle server, share of one core", _figure("idle", "server"), below=0.5, unit=" %"),
     Goal("idle worker beside 1 M waiting", _figure("idle-stocked", "percent"), below=0.5, unit=" %"),
     Goal("idle server beside 1 M waiting", _figure("idle-stocked", "server"), below=0.5, unit=" %"),
+    Goal("server of an idle reader of the change feed", _figure("idle-reader", "server"), below=0.1, unit=" %"),
     *LIMITS,
 ]

@@ -55,6 +55,8 @@ shown as not measured.
   Mainspring and pg-boss.
 - **drain with a reader** (only ours): the drain while another process reads every change from the change feed, as a
   share of the drain without; the two are measured in turn.
+- **idle reader** (only ours): processor time over 30 seconds of a process that waits for changes while there are none;
+  of the server, the processes that serve the reader.
 - **limits** (only ours): the drain with a rate that is never reached, and beside 100 k jobs that a limit blocks, as
   shares of the drain without; the two are measured one after the other.
 - **fair** (only ours): one tenant has 100 k jobs of 50 ms; single jobs of others come along, one after the other. The

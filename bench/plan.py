@@ -162,6 +162,7 @@ def _ours(jobs: int, rounds: int) -> list[Case]:
     blocked, backlog = {"blocked": 100_000}, {"backlog": 100_000, "probes": 10}
     return [
         Case("followed", "drain_followed", {"jobs": 4 * jobs, **wait}, few, **ours),
+        Case("idle-reader", "idle_reader", {"seconds": 30, **wait}, {"seconds": 2}, **(ours | {"rounds": 1})),
         Case("limits-rate", "drain_rated", {"jobs": jobs, **wait}, few, **ours),
         Case(
             "limits-blocked",

@@ -125,7 +125,7 @@ class Workers:
     # -- what the kernel counted --------------------------------------------------------------
     def cpu_seconds(self) -> float:
         """Processor time of all workers and their children so far."""
-        return sum(_cpu_seconds(pid) for pid in self._pids())
+        return sum(map(cpu_seconds, self._pids()))
 
     def peak_megabytes(self) -> float:
         return sum(_peak_megabytes(pid) for pid in self._pids())
@@ -139,11 +139,16 @@ class Workers:
 
 def server_cpu_seconds() -> float:
     """Processor time of the database's server so far: of those of its processes that live, and of those that ended."""
-    pid = int(os.environ.get(SERVER, "0"))
-    if not pid:
+    if not (living := server_processes()):
         return 0.0
-    ended = sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[13:15]))
-    return sum(map(_cpu_seconds, [pid, *_children(pid)])) + ended / os.sysconf("SC_CLK_TCK")
+    ended = sum(map(int, Path(f"/proc/{living[0]}/stat").read_text().rpartition(")")[2].split()[13:15]))
+    return sum(map(cpu_seconds, living)) + ended / os.sysconf("SC_CLK_TCK")
+
+
+def server_processes() -> list[int]:
+    """The processes of the database's server, the first of which has started the others; none if there is no server."""
+    pid = int(os.environ.get(SERVER, "0"))
+    return [pid, *_children(pid)] if pid else []
 
 
 def _children(pid: int) -> list[int]:
@@ -151,7 +156,7 @@ def _children(pid: int) -> list[int]:
     return [int(child) for thread in threads for child in thread.read_text().split()]
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     """From schedstat, in nanoseconds: the ticks in `stat` are as long as all that an idle worker uses in a second."""
     try:
         threads = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]

@@ -309,6 +309,28 @@ async def test_handlers_and_readers_see_everything_and_the_store_nothing(
     assert OLD not in stored
 
 
+async def test_a_replay_is_encrypted_anew(app: Mainspring, make: Make, tmp_path: Path) -> None:
+    work = (await fill(app))["work"]
+    new_id = await app.jobs.replay(work, from_step="wait for go")
+    assert (await app.jobs.get(new_id)).headers == {"who": CANARY}
+    assert [step.output for step in await app.jobs.steps(new_id)] == [{"found": CANARY}]
+    await app.worker().drain()
+    new, old = await app.jobs.get(new_id), await app.jobs.get(work)
+    assert (new.status, new.result) == (Status.COMPLETED, old.result)
+    assert CANARY not in await raw_text(bare(app.store), tmp_path)
+
+
+async def test_a_process_without_the_key_replays_nothing(make: Make) -> None:
+    app = app_over(make, ("old", OLD))
+    async with app:
+        work = (await fill(app))["work"]
+    keyless = app_over(make)
+    async with keyless:
+        with pytest.raises(ConfigurationError, match="replay it in a process with that key"):
+            await keyless.jobs.replay(work, from_step="look")
+        assert await keyless.audit(action="replay") == []
+
+
 # -- jobs that follow an end --------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from bench.measurements.claim import claim
 from bench.measurements.drain import drain, drain_backlog, drain_in_chunks
 from bench.measurements.enqueue import enqueue, enqueue_concurrently, enqueue_heard, enqueue_in_bulk
-from bench.measurements.feed import drain_followed
+from bench.measurements.feed import drain_followed, idle_reader
 from bench.measurements.http import http_bulk, http_enqueue, live_memory
 from bench.measurements.idle import idle
 from bench.measurements.latency import latency, lateness
@@ -29,6 +29,7 @@ MEASUREMENTS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
         drain_backlog,
         drain_in_chunks,
         drain_followed,
+        idle_reader,
         latency,
         lateness,
         idle,

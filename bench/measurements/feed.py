@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from contextlib import asynccontextmanager, nullcontext
 from statistics import harmonic_mean
 from typing import TYPE_CHECKING
 
 from bench.measurements.drain import drain
+from bench.peer import SERVER
+from bench.workers import cpu_seconds, server_processes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
     from bench.peer import Peer
 
 CHANGES_PER_JOB = 3  # created, started, completed
+SETTLE_SECONDS = 3.0
 
 
 async def drain_followed(peer: Peer, *, jobs: int, timeout: float) -> dict[str, float]:
@@ -28,16 +33,37 @@ async def drain_followed(peer: Peer, *, jobs: int, timeout: float) -> dict[str, 
     return {"rate": followed_rate, "alone": alone, "share": followed_rate / alone * 100}
 
 
+async def idle_reader(peer: Peer, *, seconds: float, timeout: float) -> dict[str, float]:
+    """A process that waits for changes while there are none, and the processes of the server that serve it."""
+    others = set(server_processes())
+    async with reading(peer, 1, timeout) as reader:
+        await asyncio.sleep(SETTLE_SECONDS)
+        serving = [pid for pid in server_processes() if pid not in others]
+        own, server, begin = cpu_seconds(reader.pid), sum(map(cpu_seconds, serving)), time.perf_counter()
+        await asyncio.sleep(seconds)
+        share = 100 / (time.perf_counter() - begin)
+        figures = {"percent": (cpu_seconds(reader.pid) - own) * share}
+        if SERVER in os.environ:
+            figures["server"] = (sum(map(cpu_seconds, serving)) - server) * share
+        return figures
+
+
 @asynccontextmanager
 async def followed(peer: Peer, jobs: int, timeout: float) -> AsyncIterator[None]:
     """Start the reader, and wait in the end until it has read every change."""
-    wanted = str(jobs * CHANGES_PER_JOB)
-    reader = await asyncio.create_subprocess_exec(*peer.reader(), wanted, stdout=asyncio.subprocess.PIPE)
+    async with reading(peer, jobs * CHANGES_PER_JOB, timeout) as reader:
+        yield
+        assert await asyncio.wait_for(reader.wait(), timeout) == 0
+
+
+@asynccontextmanager
+async def reading(peer: Peer, changes: int, timeout: float) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Start a reader that ends after so many changes of jobs."""
+    reader = await asyncio.create_subprocess_exec(*peer.reader(), str(changes), stdout=asyncio.subprocess.PIPE)
     assert reader.stdout is not None
     try:
         assert await asyncio.wait_for(reader.stdout.readline(), timeout) == b"reading\n"
-        yield
-        assert await asyncio.wait_for(reader.wait(), timeout) == 0
+        yield reader
     finally:
         if reader.returncode is None:
             reader.kill()

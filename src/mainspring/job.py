@@ -210,6 +210,12 @@ class Job:
         return tuple(self.options.get("steps", ())) if plan is None else tuple(name for name, _ in plan)
 
     @property
+    def replay_of(self) -> str | None:
+        """The id of the job that this one replays; None if it is not a replay."""
+        of: str | None = self.options.get("replay", {}).get("of")
+        return of
+
+    @property
     def trace(self) -> Mapping[str, str]:
         """Its trace context, such as `traceparent`: from `using(trace=…)`, middleware, or the job that enqueued it."""
         given: Mapping[str, str] = self.options.get("trace", {})

@@ -12,22 +12,37 @@ from mainspring.clock import Length, check_moment, delay_of, duration, to_millis
 from mainspring.errors import (
     ConfigurationError,
     DedupeConflict,
+    EditConflict,
     IllegalMove,
     InvalidPayload,
     JobNotFound,
     StepNotFound,
 )
 from mainspring.events import JobCancelled
+from mainspring.feature import Enqueue
 from mainspring.features.durable.feature import children_of, reason_of
+from mainspring.features.durable.replay import refuse_sealed, replay_of, steps_before
 from mainspring.features.durable.states import StepState, restartable, states_of
 from mainspring.features.failures.storage import COLLECTION as FAILURE_GROUPS
 from mainspring.ids import new_id
-from mainspring.job import Attempt, Job, Priority, PriorityName, Status, TimelineEntry, check_queue
+from mainspring.job import (
+    Attempt,
+    Inserted,
+    Job,
+    NewJob,
+    Priority,
+    PriorityName,
+    Status,
+    Step,
+    TimelineEntry,
+    check_queue,
+)
 from mainspring.json_text import problem_of_json
+from mainspring.pipeline import Pipeline
 from mainspring.queue_patterns import are_all_among
 from mainspring.retry import problem_of_attempts
 from mainspring.services import PUBLISHED_TASKS, Services, whoami
-from mainspring.stores.documents import By, Key, Listing
+from mainspring.stores.documents import Bundle, By, Key, Listing, Note
 from mainspring.stores.protocol import Action, CappedCount, Changed, ChangeResult, Completable, Edit, Filter, Page, Sort
 from mainspring.stores.suggestions import beginning_with
 from mainspring.why import Why, explain, inquire
@@ -75,8 +90,9 @@ class BulkOptions(TypedDict, total=False):
 class Jobs:
     """Read and change single jobs by id, or many by a `Filter`."""
 
-    def __init__(self, services: Services, within: tuple[str, ...] = ()) -> None:
+    def __init__(self, services: Services, pipeline: Pipeline, within: tuple[str, ...] = ()) -> None:
         self.services = services
+        self._pipeline = pipeline
         self._within = within  # patterns of queues: jobs of other queues do not exist here
 
     def within(self, *patterns: str) -> Self:
@@ -84,7 +100,7 @@ class Jobs:
 
         Every read and change passes the patterns to the store. A job of another queue is not found.
         """
-        return type(self)(self.services, Filter(within=patterns).within)
+        return type(self)(self.services, self._pipeline, Filter(within=patterns).within)
 
     def _narrowed(self, where: Filter | None) -> Filter:
         """Return the filter for these queues. One that is narrower already must stay so."""
@@ -207,9 +223,15 @@ class Jobs:
 
     # -- one job ------------------------------------------------------------------------------
 
-    async def cancel(self, job_id: str, *, reason: str = "", actor: str | None = None) -> bool:
-        """Cancel a waiting job at once and return True; ask a running job to stop and return False."""
-        changed = await self._change_one(Action.CANCEL, job_id, reason, actor)
+    async def cancel(
+        self, job_id: str, *, reason: str = "", actor: str | None = None, expect: str | None = None
+    ) -> bool:
+        """Cancel a waiting job at once and return True; ask a running job to stop and return False.
+
+        `expect` is the `revision` of the job that you have read. If the job has changed since, nothing is done and
+        EditConflict is raised. All methods that change one job take it.
+        """
+        changed = await self._change_one(Action.CANCEL, job_id, By(actor or whoami(), reason), expect)
         return bool(changed.ids)
 
     async def try_cancel(self, job_id: str, *, reason: str = "", actor: str | None = None) -> bool:
@@ -221,7 +243,13 @@ class Jobs:
         return True
 
     async def retry(
-        self, job_id: str, *, from_step: str | None = None, reason: str = "", actor: str | None = None
+        self,
+        job_id: str,
+        *,
+        from_step: str | None = None,
+        reason: str = "",
+        actor: str | None = None,
+        expect: str | None = None,
     ) -> None:
         """Run a retrying or cancelled job or a dead letter now, with a full budget of attempts.
 
@@ -229,21 +257,61 @@ class Jobs:
         the step and everything after it run again, and the results of earlier steps are kept.
         """
         if from_step is not None:
-            await self._require_step(job_id, from_step)
+            self._require_step(await self.get(job_id), await self.services.store.steps(job_id), from_step)
         edit = None if from_step is None else Edit(from_step=from_step)
-        changed = await self._change_one(Action.RETRY, job_id, reason, actor, edit)
+        changed = await self._change_one(Action.RETRY, job_id, By(actor or whoami(), reason), expect, edit)
         if changed.conflicts:
             msg = f"job {job_id} is not retried: {changed.conflicts[job_id]} is live and holds its dedupe key"
             raise DedupeConflict(msg)
 
-    async def _require_step(self, job_id: str, name: str) -> None:
-        names = restartable(await self.steps(job_id))
+    async def replay(
+        self,
+        job_id: str,
+        *,
+        from_step: str | None = None,
+        payload: Any = None,
+        reason: str = "",
+        actor: str | None = None,
+    ) -> str:
+        """Run a finished job once more, as a new job; return its id.
+
+        With `from_step`, a durable function begins at that step: the new job has the records of all steps, sleeps,
+        waits and children before it. Without it, the new job has no records. `payload` replaces the arguments. The
+        finished job stays as it is. The new job names it (`Job.replay_of`), is due now, and has no dedupe key.
+        """
+        job, by = await self.get(job_id), By(actor or whoami(), reason)
+        if not job.finished:
+            msg = f"job {job_id} is {job.status}; only finished jobs can be replayed: retry it, or cancel it first"
+            raise IllegalMove(msg)
+        if self._pipeline.refuse is not None:
+            await self._pipeline.refuse()
+        steps = await self.services.store.steps(job_id)
+        if from_step is not None:
+            self._require_step(job, steps, from_step)
+        new = replay_of(job, from_step, None if payload is None else await self._checked(job_id, payload))
+        recorded = steps_before(steps, from_step)
+        refuse_sealed(new, recorded)
+        detail = {"job": new.id, "of": job_id, "from_step": from_step, "edited": payload is not None}
+        note = Note(by, "replay", detail)
+
+        async def write(jobs: list[NewJob]) -> list[Inserted]:
+            bundle = Bundle((), tuple(jobs), note, steps={new.id: recorded} if recorded else {})
+            (inserted,) = await self.services.store.write([bundle])
+            return inserted or []
+
+        await self._pipeline.commit(Enqueue([new]), write)
+        return new.id
+
+    def _require_step(self, job: Job, steps: Sequence[Step], name: str) -> None:
+        names = restartable(states_of(job, steps, self.services.now()))
         if name not in names:
-            msg = f"job {job_id} has not done a step {name!r}; it has done: {', '.join(names) or 'none'}"
+            msg = f"job {job.id} has not done a step {name!r}; it has done: {', '.join(names) or 'none'}"
             raise StepNotFound(msg)
 
-    async def delete(self, job_id: str, *, reason: str = "", actor: str | None = None) -> None:
-        await self._change_one(Action.DELETE, job_id, reason, actor)
+    async def delete(
+        self, job_id: str, *, reason: str = "", actor: str | None = None, expect: str | None = None
+    ) -> None:
+        await self._change_one(Action.DELETE, job_id, By(actor or whoami(), reason), expect)
 
     async def reschedule(
         self,
@@ -253,6 +321,7 @@ class Jobs:
         delay: Length | None = None,
         reason: str = "",
         actor: str | None = None,
+        expect: str | None = None,
     ) -> None:
         """Move a waiting job to another time; without one, to now."""
         if run_at is not None and delay is not None:
@@ -262,7 +331,7 @@ class Jobs:
             run_at=None if run_at is None else to_millis(check_moment(run_at, "run_at")),
             delay=delay_of(delay or 0) if run_at is None else None,
         )
-        await self._change_one(Action.EDIT, job_id, reason, actor, edit)
+        await self._change_one(Action.EDIT, job_id, By(actor or whoami(), reason), expect, edit)
 
     async def edit(
         self,
@@ -274,6 +343,7 @@ class Jobs:
         max_attempts: int | None = None,
         reason: str = "",
         actor: str | None = None,
+        expect: str | None = None,
     ) -> None:
         """Change a waiting job. If its task is registered here, the new payload is checked first."""
         edit = Edit(
@@ -284,7 +354,7 @@ class Jobs:
         )
         if max_attempts is not None and (problem := problem_of_attempts(max_attempts)):
             raise ConfigurationError(problem)
-        await self._change_one(Action.EDIT, job_id, reason, actor, edit)
+        await self._change_one(Action.EDIT, job_id, By(actor or whoami(), reason), expect, edit)
 
     async def _checked(self, job_id: str, payload: Any) -> str:
         try:
@@ -299,12 +369,15 @@ class Jobs:
         return text if task is None else task.payload.check(text)
 
     async def _change_one(
-        self, action: Action, job_id: str, reason: str, actor: str | None, edit: Edit | None = None
+        self, action: Action, job_id: str, by: By, expect: str | None, edit: Edit | None = None
     ) -> Changed:
-        by = By(actor or whoami(), reason)
-        changed = await self.services.store.change(action, self._narrowed(Filter(ids=(job_id,))), by, edit=edit)
+        where = self._narrowed(Filter(ids=(job_id,)))
+        changed = await self.services.store.change(action, where, by, edit=edit, expect=expect)
         if not (changed.ids or changed.requested or changed.conflicts):
             job = await self.get(job_id)
+            if changed.stale or expect not in {None, job.revision}:
+                msg = f"job {job_id} was changed since it was read; it is {job.status} now; read it again"
+                raise EditConflict(msg)
             msg = f"job {job_id} is {job.status}: it cannot be changed by {action}; {ALLOWED[action]}"
             raise IllegalMove(msg)
         await self.follow(action, changed, by)
@@ -371,7 +444,7 @@ class Jobs:
 
     async def cancel_children(self, parents: Sequence[str], actor: str) -> None:
         """Cancel the children of jobs that were cancelled, and in turn the children of those, in whatever queues."""
-        everywhere = Jobs(self.services)
+        everywhere = Jobs(self.services, self._pipeline)
         for parent in parents:
             children = await children_of(self.services.store, parent)
             for start in range(0, len(children), PAGE_SIZE):

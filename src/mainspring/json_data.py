@@ -50,6 +50,8 @@ def plain_job(job: Job) -> dict[str, Any]:
         "timeout_at": plain(job.timeout_at),
         "start_by": plain(start_by) if isinstance(start_by, datetime) else None,
         "after": plain(after),
+        "revision": job.revision,
+        "replay_of": job.replay_of,
     }
 
 

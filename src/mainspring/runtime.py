@@ -81,7 +81,7 @@ class Runtime:
         if outside_halt is not None and outside_halt.check.reject_new:
             self.pipeline.refuse = outside_halt.refuse
         self.contact = Contact(services.store.url, services.bus)
-        self.jobs = Jobs(services)
+        self.jobs = Jobs(services, self.pipeline)
         self.middleware = Middleware()
         self.observers = Observers()
         self.defaults = Defaults(defaults)

@@ -43,6 +43,13 @@ class PutOffOption(TypedDict):
     reason: str
 
 
+class ReplayOption(TypedDict):
+    """The job that a job replays, and the step from which on it runs again."""
+
+    of: str
+    from_step: str | None  # None: from its beginning
+
+
 class OnEndOption(TypedDict, total=False):
     """The jobs that follow a job's end, each as the fields of a `NewJob`; see stores/engine/ends.py."""
 
@@ -72,6 +79,7 @@ class StoredOptions(TypedDict, total=False):
     members_of: int  # batches: the number of jobs that this job waits for
     occurrence: OccurrenceOption  # schedules
     on_end: OnEndOption
+    replay: ReplayOption  # durable
 
 
 def options_of(text: str | None) -> StoredOptions:

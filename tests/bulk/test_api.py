@@ -228,6 +228,17 @@ async def test_the_pace_spreads_it_over_time(app: Mainspring, clock: ManualClock
     assert (await app.bulk.get(change.id)).progress == 0.5
 
 
+async def test_the_pace_holds_for_the_canary_too(app: Mainspring, clock: ManualClock) -> None:
+    change = await app.bulk.start("cancel", ALL, canary=25, pace=10)
+    seen = []
+    for _ in range(4):
+        await step(app)
+        seen.append(JOBS - await pending(app))
+        clock.advance(1)
+    assert seen == [10, 20, 25, 25]
+    assert (await app.bulk.get(change.id)).state is BulkState.WAITING
+
+
 async def test_a_cancelled_one_stops(app: Mainspring, clock: ManualClock) -> None:
     change = await app.bulk.start("cancel", ALL, pace=10)
     await step(app)
@@ -381,6 +392,10 @@ async def test_bulk_changes_are_listed_newest_first(app: Mainspring) -> None:
         ({"expect": -1}, "expect is -1"),
         ({"canary": 0}, "canary is 0"),
         ({"pace": 0}, "pace is 0"),
+        ({"pace": "x"}, "pace is 'x'"),
+        ({"expect": "3"}, "expect is '3'"),
+        ({"canary": 1.5}, "canary is 1.5"),
+        ({"canary": True}, "canary is True"),
         ({"action": "edit"}, "cannot 'edit' jobs"),
     ],
 )

@@ -291,6 +291,20 @@ def test_retry_by_id_makes_the_job_pending(jobs: Run, shop: Shop) -> None:
     assert shop.status(dead) is Status.PENDING
 
 
+def test_replay_runs_a_finished_job_once_more(jobs: Run, shop: Shop) -> None:
+    done = shop.enqueue("ann")
+    shop.work()
+    said = jobs("replay", done[:30], "--reason", "lost", "--actor", "ann").out
+    new_id = said.partition(" ")[0]
+    assert said == f"{new_id} replays {done}\n"
+    assert shop.status(new_id) is Status.PENDING
+    assert shop.app.run(shop.app.audit())[0].reason == "lost"
+    edited = jobs("replay", done, "--payload", '{"guest": "bob"}', "--json").data["job"]
+    assert (edited["payload"], edited["replay_of"]) == ({"guest": "bob"}, done)
+    assert jobs("replay", done, "--from-step", "render").code != 0
+    assert jobs("replay", new_id).code != 0  # it has not run yet
+
+
 def test_delete_by_id_removes_the_job(jobs: Run, shop: Shop) -> None:
     job_id = shop.enqueue_later()
     assert jobs("delete", job_id).code == 0

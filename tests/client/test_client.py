@@ -11,7 +11,7 @@ import pytest
 from mainspring.client import Conflict, InvalidRequest, NotFound, PreconditionFailed, UnknownTask
 from mainspring.client.models import JobView
 from mainspring.client.resources.leases import done, failed, heartbeat, progress, snooze, step
-from tests.client.serving import Service
+from tests.client.serving import Service, connected
 
 
 def fresh(prefix: str = "q") -> str:
@@ -162,6 +162,37 @@ def test_a_batch(client: Any) -> None:
     assert client.batches.cancel(batch.id, dry_run=True).changed == 1
 
 
+def test_jobs_and_settings_are_changed_only_as_they_were_read(client: Any) -> None:
+    job = client.jobs.get(client.enqueue("welcome", {"guest": "Ada"}, delay=3600).id)
+    edited = client.jobs.edit(job.id, priority="high", if_match=job.etag)
+    assert edited.etag != job.etag
+    with pytest.raises(PreconditionFailed, match="read it again"):
+        client.jobs.edit(job.id, priority="low", if_match=job.etag)
+    for change in (client.jobs.cancel, client.jobs.reschedule, client.jobs.retry, client.jobs.delete):
+        with pytest.raises(PreconditionFailed):
+            change(job.id, if_match=job.etag)
+    cancelled = client.jobs.cancel(job.id, if_match=edited.etag).job
+    client.jobs.delete(job.id, if_match=cancelled.etag)
+    name = fresh()
+    before = client.settings.get("task", name)
+    after = client.settings.change("task", name, limit=2, if_match=before.etag)
+    assert (after.etag, after.etag != before.etag) == (client.settings.get("task", name).etag, True)
+    with pytest.raises(PreconditionFailed):
+        client.settings.clear("task", name, if_match=before.etag)
+    assert client.settings.clear("task", name, if_match=after.etag).cleared
+
+
+def test_a_finished_job_is_replayed(kind: str, working: Service) -> None:
+    with connected(kind, working.url) as client:
+        replay(client)
+
+
+def replay(client: Any) -> None:
+    job = client.jobs.wait(client.enqueue("welcome", {"guest": "Ada"}).id, timeout=30)
+    new = client.jobs.wait(client.jobs.replay(job.id, payload={"guest": "Bob"}, reason="again").id, timeout=30)
+    assert (new.replay_of, new.result) == (job.id, "welcome, Bob")
+
+
 def test_schedules_are_changed_only_as_they_were_read(client: Any) -> None:
     name = f"daily/{fresh()}"  # an id may have slashes
     job: Any = {"task": "welcome", "payload": {"guest": "Ada"}, "timeout": 30, "retry": {"delays": [5, 10]}}
@@ -179,7 +210,7 @@ def test_schedules_are_changed_only_as_they_were_read(client: Any) -> None:
     assert client.schedules.pause(name).state == "paused"
     client.schedules.resume(name)
     assert client.jobs.get(client.schedules.trigger(name).job_id).task == "welcome"
-    assert name in [each.id for each in client.schedules.list().schedules]
+    assert name in [each.id for each in client.schedules.list(page_size=1)]
     assert client.schedules.simulate(ids=[name], days=1).schedules[0].id == name
     assert client.schedules.preview_rule("daily 09:00", tz="Asia/Tokyo").tz == "Asia/Tokyo"
     client.schedules.delete(name, if_match=client.schedules.get(name).etag)
@@ -203,7 +234,7 @@ def test_people_and_their_occasions(client: Any) -> None:
     (found,) = client.people.list(attribute={"level": 7}, name=None, kind="birthday")
     assert found.occasions[0].at == "10:00"
     assert client.people.occasions(name).upcoming[0].kind == "birthday"
-    assert client.people.upcoming(ahead=timedelta(days=400)).upcoming
+    assert list(client.people.upcoming(ahead=timedelta(days=400)))
     assert client.people.remove_occasion(name, "birthday").occasions == []
     client.people.delete(name)
 
@@ -267,7 +298,7 @@ def test_breakers_settings_limits_and_subscribers(client: Any) -> None:
     assert client.settings.clear("task", "welcome", option=["timeout"]).cleared
     assert client.settings.clear("task", "welcome").cleared
     assert client.settings.list().settings == []
-    assert client.limits(waiting=True).limits == []
+    assert list(client.limits(waiting=True)) == []
     assert client.subscribers.list().subscribers == []
     with pytest.raises(NotFound):
         client.subscribers.remove("none")
@@ -294,7 +325,7 @@ def test_tokens_are_made_and_revoked(client: Any) -> None:
     made = client.tokens.create(fresh("ci"), ["read"], expires_at=datetime(2099, 1, 1, tzinfo=UTC))
     assert made.text.startswith("msk_")
     assert made.text not in repr(made)
-    assert made.token.id in [token.id for token in client.tokens.list().tokens]
+    assert made.token.id in [token.id for token in client.tokens.list(page_size=1)]
     client.tokens.revoke(made.token.id)
     with pytest.raises(NotFound):
         client.tokens.revoke(made.token.id)
@@ -305,7 +336,7 @@ def test_secrets(client: Any) -> None:
     made = client.secrets.create(name)
     assert client.secrets.rotate(name).texts[1:] == made.texts
     assert len(client.secrets.get(name).texts) == 2
-    assert name in [secret.name for secret in client.secrets.list().secrets]
+    assert name in [secret.name for secret in client.secrets.list(page_size=1)]
     client.secrets.delete(name)
     with pytest.raises(NotFound):
         client.secrets.get(name)

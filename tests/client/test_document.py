@@ -186,7 +186,7 @@ def test_both_clients_have_the_same_methods() -> None:
 def test_each_method_has_a_docstring_and_a_signature() -> None:
     with Client("http://127.0.0.1:1") as client:
         assert client.jobs.delete.__doc__ == "Delete a job that does not run."
-        assert str(inspect.signature(client.jobs.delete)) == "(job_id: 'str', *, reason: 'str' = '')"
+        assert str(inspect.signature(client.bulk.cancel)) == "(bulk_id: 'str', *, reason: 'str' = '')"
     for each in METHODS:
         assert isinstance(each.method, Method)
         assert each.method.__doc__ or "._" in each.name, each.name

@@ -88,6 +88,10 @@ async def retry(app: Mainspring) -> Keyed:
     return Keyed(f"/v1/jobs/{await dead_letter(app)}:retry")
 
 
+async def replay(app: Mainspring) -> Keyed:
+    return Keyed(f"/v1/jobs/{await dead_letter(app)}:replay")
+
+
 def end_push(action: str, body: dict[str, Any], other: dict[str, Any]) -> Callable[[Mainspring], Awaitable[Keyed]]:
     async def make(app: Mainspring) -> Keyed:
         job_id = (await app.enqueue("http", {"url": "http://example.com"}, delay=timedelta(hours=1))).id
@@ -292,6 +296,7 @@ REQUESTS: dict[str, Callable[[Mainspring], Awaitable[Keyed]]] = {
     "/v1/jobs:bulk": enqueue_many,
     "/v1/jobs/{job_id}:cancel": on_waiting_job("cancel"),
     "/v1/jobs/{job_id}:retry": retry,
+    "/v1/jobs/{job_id}:replay": replay,
     "/v1/jobs/{job_id}:reschedule": on_waiting_job("reschedule", delay=7200),
     "/v1/jobs/{job_id}:complete": end_push("complete", {"result": 1}, {"result": 2}),
     "/v1/jobs/{job_id}:fail": end_push("fail", {"error": "one"}, {"error": "other"}),

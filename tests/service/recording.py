@@ -147,6 +147,7 @@ class Day:
         await send("POST /v1/jobs/{job_id}:cancel", {"reason": "the guest has cancelled"}, job_id=job)
         await send("POST /v1/jobs/{job_id}:retry", {"reason": "the guest comes after all"}, job_id=job)
         await self.pushed_jobs()
+        await send("POST /v1/jobs/{job_id}:replay", {"reason": "the frame is too dark"}, job_id=rendered)
         await send("DELETE /v1/jobs/{job_id}", job_id=rendered)
 
     async def pushed_jobs(self) -> None:

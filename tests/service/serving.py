@@ -14,6 +14,7 @@ import uvicorn
 
 from mainspring import Mainspring
 from mainspring.service import ServiceSettings, Tokens, make_service
+from mainspring.service.joined_head import Protocol
 from mainspring.service.live import Live
 from tests.service.contract import api_of, check_answer
 
@@ -93,9 +94,15 @@ class Server(uvicorn.Server):
 
     def __init__(self, service: Any, *, proxy_headers: bool = True) -> None:
         config = uvicorn.Config(
-            service, port=0, log_config=None, access_log=False, lifespan="off", proxy_headers=proxy_headers,
+            service,
+            port=0,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            proxy_headers=proxy_headers,
+            http=Protocol,
             timeout_keep_alive=300,  # a client that checks an answer for longer, on a busy machine, would be cut off
-        )  # fmt: skip
+        )
         super().__init__(config)
         self.running, self.ending = asyncio.Event(), asyncio.Event()
 

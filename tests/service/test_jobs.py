@@ -14,6 +14,7 @@ from mainspring.features.batches.api import TASK
 from mainspring.jobs import Jobs
 from mainspring.service.enqueue import MOST_NAMES
 from mainspring.service.problems import KINDS, problem_of
+from mainspring.stores.documents import By
 from mainspring.stores.protocol import Action
 from mainspring.trace import EXAMPLE
 from tests.service.serving import Client
@@ -311,7 +312,7 @@ async def test_a_change_of_a_job_that_is_deleted_at_once_says_that_it_was_made(
 
     async def change_and_delete(jobs: Jobs, *given: Any) -> Any:
         changed = await change(jobs, *given)
-        await change(app.jobs, Action.DELETE, job_id, "", None)
+        await change(app.jobs, Action.DELETE, job_id, By("ana"), None)
         return changed
 
     monkeypatch.setattr(Jobs, "_change_one", change_and_delete)

@@ -38,6 +38,7 @@ TOLD = [  # another process says what to read
 ANSWERED = [
     "/v1/bulk",
     "/v1/schedules/{schedule_id}:trigger",
+    "/v1/jobs/{job_id}:replay",
     "/v1/jobs/{job_id}:complete",
     "/user",
     "/v1/batches",

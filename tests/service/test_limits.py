@@ -7,10 +7,12 @@ import json
 from typing import Any
 
 import pytest
+from starlette.requests import ClientDisconnect
 
 from mainspring import Mainspring
 from mainspring.service import ServiceSettings, Tokens
-from mainspring.service.guard import MAX_DEPTH, MAX_HEADERS
+from mainspring.service.guard import MAX_DEPTH, MAX_HEADERS, Message, Request
+from mainspring.service.problems import Problem
 from mainspring.service.program import Service
 from mainspring.service.rate_limits import MANY_BUCKETS, RateLimits
 from mainspring.service.recent import Recent
@@ -161,3 +163,69 @@ def test_buckets_are_bounded_whatever_the_limit_is() -> None:
         limits.take(f"token {number}")
         assert len(limits._buckets) <= MANY_BUCKETS + 1
     assert b"r=999997" in limits.take("busy")[1][1]  # the one that has used the most is not forgotten
+
+
+# -- how the guard reads a body ---------------------------------------------------------------------
+
+
+class Sender:
+    """A client that sends a body in parts; None is a part that comes later, after `go_on`."""
+
+    def __init__(self, *parts: bytes | None) -> None:
+        self._parts = list(parts)
+        self.go_on = asyncio.Event()
+        self.cleaned_up = False
+
+    async def receive(self) -> Message:
+        if self._parts and self._parts[0] is None:
+            self._parts.pop(0)
+            try:
+                await self.go_on.wait()
+            finally:
+                self.cleaned_up = True
+        if not self._parts:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": self._parts.pop(0), "more_body": bool(self._parts)}
+
+    def request(self, timeout: float = PATIENCE) -> Request:
+        async def send(_: Message) -> None: ...
+
+        found = Request({"path": "/", "headers": [], "method": "POST"}, self.receive, send)
+        found.max_body, found.body_timeout = 1_000, timeout
+        return found
+
+
+async def test_the_whole_body_is_read_once() -> None:
+    for parts in ([b"one"], [b"o", b"", b"ne"]):
+        request = Sender(*parts).request()
+        assert [await request.body(), await request.body()] == [b"one", b"one"]
+
+
+async def test_a_part_that_comes_later_is_waited_for() -> None:
+    sender = Sender(b"o", None, b"n", b"e")
+    reading = asyncio.create_task(sender.request().body())
+    await asyncio.sleep(0)
+    assert not reading.done()
+    sender.go_on.set()
+    assert await reading == b"one"
+
+
+async def test_a_body_does_not_end_with_a_client_that_hangs_up() -> None:
+    sender = Sender(b"o", None)
+    sender.go_on.set()
+    request = sender.request()
+    for _ in range(2):
+        with pytest.raises(ClientDisconnect):
+            await request.body()
+
+
+async def test_a_wait_for_a_part_that_is_given_up_leaves_nothing_behind() -> None:
+    for cancelled in (True, False):
+        sender = Sender(b"o", None)
+        reading = asyncio.create_task(sender.request(PATIENCE if cancelled else 0.001).body())
+        await asyncio.sleep(0)
+        if cancelled:
+            reading.cancel()
+        with pytest.raises(asyncio.CancelledError if cancelled else Problem):
+            await reading
+        assert sender.cleaned_up

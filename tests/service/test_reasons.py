@@ -82,6 +82,7 @@ IN_ORDER: tuple[tuple[str, dict[str, Any]], ...] = (
     ("GET /v1/jobs/{job_id}/detail", {}),
     ("POST /v1/jobs/{job_id}:reschedule", {"delay": 90}),
     ("POST /v1/jobs/{job_id}:cancel", {}),
+    ("POST /v1/jobs/{job_id}:replay", {}),
     ("POST /v1/jobs/{job_id}:retry", {}),
     ("DELETE /v1/jobs/{job_id}", {}),
     ("POST /v1/queues/{queue}:pause", {"wait": 0}),

@@ -236,11 +236,15 @@ def action_of(name: str) -> Action:
     raise ConfigurationError(msg)
 
 
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def check_numbers(expect: int | None, pace: float | None, canary: int | None) -> None:
     for name, number, least in (("expect", expect, 0), ("canary", canary, 1)):
-        if number is not None and number < least:
+        if number is not None and (type(number) is not int or number < least):
             msg = f"{name} is {number!r}; give a whole number of jobs, at least {least}"
             raise ConfigurationError(msg)
-    if pace is not None and not 0.001 <= pace <= 1_000_000:
+    if pace is not None and not (is_number(pace) and 0.001 <= pace <= 1_000_000):
         msg = f"pace is {pace!r}; give jobs per second, from 0.001 to 1,000,000"
         raise ConfigurationError(msg)

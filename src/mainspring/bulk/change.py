@@ -80,9 +80,10 @@ class BulkChange:
     @property
     def page_size(self) -> int:
         """Return how many jobs the next step changes."""
+        size = PAGE_SIZE if self.pace is None else max(1, min(PAGE_SIZE, int(self.pace)))
         if self.state is BulkState.CANARY and self.canary is not None:
-            return max(1, self.canary - self.looked_at)
-        return PAGE_SIZE if self.pace is None else max(1, min(PAGE_SIZE, int(self.pace)))
+            return min(size, max(1, self.canary - self.looked_at))
+        return size
 
     def begun(self, total: CappedCount, now: datetime) -> BulkChange:
         """Return it after its jobs were counted; raise CountMoved if they are not as many as expected."""

@@ -59,6 +59,7 @@ def add_commands(commands: Commands) -> None:
         "--from-step", metavar="NAME", help="repeat a durable function from this step on; keep the steps before it"
     )
     add_change(jobs, "delete", DELETE, "remove jobs and their history", "By id or by filter. Not for running jobs.")
+    add_replay(jobs)
     add_reschedule(jobs)
     add_edit(jobs)
 
@@ -103,6 +104,16 @@ def from_step(args: Namespace, change: Change) -> Change:
         msg = "--from-step needs the jobs' ids; it does not work with filters"
         raise UsageError(msg, args.prog)
     return replace(change, change_one=partial(Jobs.retry, from_step=args.from_step))
+
+
+def add_replay(jobs: Commands) -> None:
+    detail = "The finished job stays as it is. With --app, a new payload is checked against the task's arguments first."
+    parser = add_id_command(jobs, "replay", replay_job, "run a finished job once more, as a new job", detail)
+    parser.add_argument(
+        "--from-step", metavar="NAME", help="repeat a durable function from this step on; keep the steps before it"
+    )
+    parser.add_argument("--payload", type=parse_payload, metavar="JSON", help="the whole new payload")
+    add_actor_options(parser)
 
 
 def add_reschedule(jobs: Commands) -> None:
@@ -196,6 +207,20 @@ def reschedule_job(args: Namespace, terminal: Terminal) -> int:
         return say_changed(app, args.id, terminal)
 
 
+def replay_job(args: Namespace, terminal: Terminal) -> int:
+    with opened(args) as app:
+        args.id, payload = full_id(app, args.id), args.payload
+        if has_mark(payload):
+            payload = as_it_was(app, app.run(app.jobs.get(args.id)), payload)
+        by = {"reason": args.reason, "actor": args.actor}
+        new_id = app.run(app.jobs.replay(args.id, from_step=args.from_step, payload=payload, **by))
+        if terminal.json:
+            terminal.emit({"job": app.run(app.jobs.get(new_id))})
+        else:
+            terminal.say(f"{new_id} replays {args.id}")
+    return Exit.OK
+
+
 def edit_job(args: Namespace, terminal: Terminal) -> int:
     wanted = {name: getattr(args, name) for name in ("payload", "priority", "queue", "max_attempts")}
     edit = {name: value for name, value in wanted.items() if value is not None}
@@ -205,16 +230,16 @@ def edit_job(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
         args.id = full_id(app, args.id)
         if "payload" in edit and has_mark(edit["payload"]):
-            edit["payload"] = as_it_was(app, args.id, edit["payload"])
+            job = app.run(app.jobs.get(args.id))
+            edit |= {"payload": as_it_was(app, job, edit["payload"]), "expect": job.revision}
         app.run(app.jobs.edit(args.id, **edit, reason=args.reason, actor=args.actor))
         if args.queue is not None and not is_served(app, args.queue):
             terminal.note(f"no live worker takes from queue {args.queue!r}")
         return say_changed(app, args.id, terminal)
 
 
-def as_it_was(app: Mainspring, job_id: str, payload: Any) -> Any:
+def as_it_was(app: Mainspring, job: Job, payload: Any) -> Any:
     """Return a payload with the values that the person was not shown."""
-    job = app.run(app.jobs.get(job_id))
     return restored(payload, job.payload, app.redaction.of(job.task))
 
 

@@ -23,6 +23,7 @@ from mainspring.client.models import (
     HaltedView,
     HaltList,
     LimitList,
+    LimitView,
     NumbersView,
     ResumedView,
     SignalView,
@@ -208,9 +209,17 @@ class Api(Resource[S]):
         return all_pages(Api.audit_page, self, lambda page: page.entries, {**where, "limit": page_size})
 
     @operation("GET", "/v1/limits", LimitList)
-    def limits(self, name: str | None = None, *, waiting: bool = False) -> Given:
-        """Return which jobs hold limits, how full rates are, and which of them keep jobs waiting."""
-        return Given(query={"name": name, "waiting": waiting})
+    def limits_page(
+        self, name: str | None = None, *, waiting: bool = False, limit: int = PAGE_SIZE, cursor: str | None = None
+    ) -> Given:
+        """Return one page of the limits that are in use."""
+        return Given(query={"name": name, "waiting": waiting, "limit": limit, "cursor": cursor})
+
+    @listing
+    def limits(self, name: str | None = None, *, waiting: bool = False, page_size: int = PAGE_SIZE) -> Items[LimitView]:
+        """Iterate over limits: which jobs hold them, how full rates are, and which of them keep jobs waiting."""
+        where = {"name": name, "waiting": waiting, "limit": page_size}
+        return all_pages(Api.limits_page, self, lambda page: page.limits, where)
 
     @operation("GET", "/v1/complete/{what}", CompletionsView)
     def completions(

@@ -77,6 +77,12 @@ class User(UserView):
     etag: str = Field(default="", description="give it as if_match to change only what you have read")
 
 
+class OwnerSettings(SettingList):
+    """The changed settings of a task, a queue or a limit, with the ETag of their answer."""
+
+    etag: str = Field(default="", description="give it as if_match to change only what you have read")
+
+
 __all__ = [
     "AffectedPage",
     "AffectedView",
@@ -119,6 +125,7 @@ __all__ = [
     "NewTokenView",
     "NumbersView",
     "OrderView",
+    "OwnerSettings",
     "PeoplePage",
     "Person",
     "PersonOccasions",

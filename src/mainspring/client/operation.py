@@ -93,14 +93,15 @@ class Operation(Procedure[P, T]):
 
     def call(self, given: Given, timeout: float) -> Call[T]:
         headers = {name: value for name, value in given.headers.items() if value is not None}
-        is_conditional = bool(headers)  # If-Match: a repetition would fail by the effect of the first attempt
+        is_conditional = bool(headers)  # If-Match: a repetition would fail by the effect of the first attempt, unless
+        has_key = self.method == "POST" and given.has_key  # the service recognizes it
         if given.body is not None:
             headers["content-type"] = "application/json"
-        if self.method == "POST" and given.has_key:
+        if has_key:
             headers[KEY] = given.key or new_key()
         body = None if given.body is None else json_of(given.body)
         request = Request(self.method, path_of(self.path, given.path, given.query), headers, body, timeout)
-        return Call(request, self.answer, is_repeatable=not is_conditional, also=self.also)
+        return Call(request, self.answer, is_repeatable=has_key or not is_conditional, also=self.also)
 
     def steps(self, resource: Resource[Any], *args: Any, **kwargs: Any) -> Steps[T]:
         return self.send(resource, self.function(resource, *args, **kwargs))

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from mainspring.service.answers.audit import AuditPage
 from mainspring.service.bodies import Body, Instant
+from mainspring.service.cursors import cursor_of, last_of
 from mainspring.service.redacted import audit_data
 from mainspring.service.requests import Router, answer, app_of, needs, next_link
 from mainspring.service.tokens import Scope
@@ -34,9 +35,11 @@ class AuditQuery(Body):
 @router.get("/audit", response_model=AuditPage, summary="Read the audit log", **needs(Scope.READ))
 async def read_audit(request: Request, query: Annotated[AuditQuery, Query()]) -> Response:
     """Return who has changed what and why, newest first."""
-    found = await app_of(request).audit(**{**query.model_dump(), "limit": query.limit + 1})
+    where = query.model_dump(exclude={"limit", "cursor"})
+    after = last_of("the audit log", query.cursor, where)
+    found = await app_of(request).audit(**where, limit=query.limit + 1, cursor=after)
     entries = found[: query.limit]
-    cursor = entries[-1].cursor if len(found) > query.limit else None
+    cursor = cursor_of("the audit log", entries[-1].cursor if len(found) > query.limit else None, where)
     return answer(
         {"entries": [audit_data(request, entry) for entry in entries], "cursor": cursor},
         headers=next_link(request, cursor),

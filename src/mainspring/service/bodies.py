@@ -192,6 +192,13 @@ class RetryBody(Reasoned):
     from_step: Name | None = Field(default=None, description="a durable function runs again from this step on")
 
 
+class ReplayBody(Reasoned):
+    from_step: Name | None = Field(
+        default=None, description="a durable function begins here, and keeps the records before; default: at its start"
+    )
+    payload: Any = Field(default=None, description="other arguments than those of the finished job")
+
+
 class RescheduleBody(Reasoned):
     run_at: Instant | None = None
     delay: Seconds | None = Field(default=None, description="seconds from now; without either, it is due now")
@@ -279,6 +286,13 @@ class JobFilter(JobConditions):
 
     def filter(self) -> Filter:
         return replace(super().filter(), statuses=tuple(self.status))
+
+
+class PageQuery(Body):
+    """Which page of a list is shown."""
+
+    limit: int = Field(default=100, ge=1, le=500)
+    cursor: Text | None = None
 
 
 class Paged(Body):

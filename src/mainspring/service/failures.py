@@ -15,6 +15,7 @@ from mainspring.json_data import plain
 from mainspring.service.answers.failures import GroupPage, GroupView, RetriedView
 from mainspring.service.bodies import Body as Checked
 from mainspring.service.bodies import Instant, Name, Reasoned, Seconds
+from mainspring.service.cursors import cursor_of, last_of
 from mainspring.service.redacted import texts
 from mainspring.service.requests import Router, answer, caller_of, needs, next_link
 from mainspring.service.separation import failures_of
@@ -66,11 +67,14 @@ def group_data(request: Request, group: FailureGroup) -> dict[str, Any]:
 @router.get("", response_model=GroupPage, summary="List failure groups", **needs(Scope.READ, projects=True))
 async def list_groups(request: Request, query: Annotated[GroupQuery, Query()]) -> Response:
     """Return failures with the same cause as groups; the group that failed last comes first."""
+    where = query.model_dump(exclude={"limit", "cursor"})
+    after = last_of("failure groups", query.cursor, where)
     page = await failures_of(request).list(
-        state=tuple(query.state), task=query.task, since=query.since, limit=query.limit, cursor=query.cursor
+        state=tuple(query.state), task=query.task, since=query.since, limit=query.limit, cursor=after
     )
     groups = [group_data(request, group) for group in page.groups]
-    return answer({"groups": groups, "cursor": page.cursor}, headers=next_link(request, page.cursor))
+    cursor = cursor_of("failure groups", page.cursor, where)
+    return answer({"groups": groups, "cursor": cursor}, headers=next_link(request, cursor))
 
 
 @router.get(

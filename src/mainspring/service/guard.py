@@ -10,7 +10,7 @@ import logging
 import re
 import time
 import traceback
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Generator, MutableMapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -202,6 +202,7 @@ class Guard:
                 self._metrics.process.requested(*request.measured())
             request_id.reset(about[0])
             enqueued_via.reset(about[1])
+            del scope["state"]["guarded"]  # a cycle of references would keep each request until the next collection
 
     async def _admit(self, request: Request) -> Caller:
         """Return who makes a request. Raises Problem if it may not come in."""
@@ -331,6 +332,9 @@ class Connection:
     def header(self, name: bytes) -> str:
         return self._headers.get(name, b"").decode("latin-1")
 
+    def has(self, name: bytes) -> bool:
+        return name in self._headers
+
     def check_headers(self) -> None:
         """Refuse long headers. The server refuses those that arrive in parts, but not those that arrive at once."""
         if sum(len(name) + len(value) for name, value in self.scope["headers"]) > MAX_HEADERS:
@@ -375,17 +379,36 @@ class Socket(Connection):
         await self.send({"type": "websocket.http.response.body", "body": problem.body(self.id, self.root)})
 
 
+class Begun(Generator[Any, Any, Message]):
+    """Something that is awaited, and has already been run until it had to wait for `waits_for`."""
+
+    def __init__(self, waiting: Generator[Any, Any, Message], waits_for: Any) -> None:
+        self._waiting = waiting
+        self._waits_for = [waits_for]
+
+    def __await__(self) -> Generator[Any, Any, Message]:
+        return self
+
+    def send(self, value: Any) -> Any:
+        return self._waits_for.pop() if self._waits_for else self._waiting.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._waiting.throw(*error)
+
+
 class Request(Connection):
     """One request on its way."""
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         super().__init__(scope)
+        scope["state"]["guarded"] = self
         self.max_body = 0
         self.body_timeout = 0.0
         self.limits: list[Header] = []  # headers that say how many requests are left
         self._receive, self._send = receive, send
         self._read = 0
-        self._body: list[bytes] | None = []  # what has arrived of it; None: all has, and was checked
+        self._parts: list[bytes] = []  # what has arrived of the body
+        self._body: bytes | None = None  # all of it, once it has arrived and was checked
         self._status = 0
         self._began = time.monotonic()
         self._answered: float | None = None  # when the answer began; a stream may go on for hours
@@ -414,25 +437,41 @@ class Request(Connection):
         if length.isdigit() and int(length) > self.max_body:
             raise self._too_large()
 
+    async def body(self) -> bytes:
+        """Return the whole body; the same bytes at each call."""
+        while self._body is None:
+            if (await self.receive())["type"] == "http.disconnect":
+                raise ClientDisconnect
+        return self._body
+
     async def receive(self) -> Message:
-        if self._body is None:
+        if self._body is not None:
             return await self._receive()
         message = await self._part()
+        if message["type"] == "http.disconnect":
+            return message
         part = message.get("body", b"")
         self._read += len(part)
         if self._read > self.max_body:
             raise self._too_large()
-        self._body.append(part)
+        self._parts.append(part)
         if not message.get("more_body", False):
-            check_depth(self._body[0] if len(self._body) == 1 else b"".join(self._body))
-            self._body = None
+            body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+            check_depth(body)
+            self._body = body
         return message
 
     async def _part(self) -> Message:
         """Return the next part of the body. A client that sends it slowly would hold a connection for ever."""
+        waiting = self._receive().__await__()
+        try:
+            waits_for = next(waiting)
+        except StopIteration as arrived:  # most bodies arrive together with their headers, and need no timer
+            message: Message = arrived.value
+            return message
         try:
             async with asyncio.timeout(self.body_timeout - (time.monotonic() - self._began)):
-                return await self._receive()
+                return await Begun(waiting, waits_for)
         except TimeoutError:
             msg = f"the body did not arrive within {self.body_timeout:g} seconds; send the request again"
             raise Problem("request_timeout", msg) from None

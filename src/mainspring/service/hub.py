@@ -29,7 +29,7 @@ from mainspring.stores.feed import EVERY_CHANGE, ChangeFilter, ChangeKind, Chang
 
 log = get_log("mainspring.service")
 
-RING = 10_000  # changes that the hub remembers
+RING = 2_000  # changes that the hub remembers; each takes about 2 KB
 QUEUE = 1_000  # changes that may wait for a client before it counts as slow
 OWN_READS = 4  # clients that read the store by themselves at the same time; more would hold up the hub's reads
 WITHOUT_STARTS = tuple(kind for kind in ChangeKind if kind is not ChangeKind.STARTED)

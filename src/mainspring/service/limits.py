@@ -11,10 +11,12 @@ from starlette.responses import Response
 from mainspring.errors import SubscriberNotFound
 from mainspring.json_data import plain
 from mainspring.service.answers.limits import LimitList, SubscriberList
-from mainspring.service.requests import Router, answer, app_of, needs
+from mainspring.service.cursors import cursor_of, last_of
+from mainspring.service.requests import Router, answer, app_of, needs, next_link
 from mainspring.service.tokens import Scope
 
 router = Router(prefix="/v1")
+PLACE = "\n"  # between the group and the key of a limit; a group has no such character
 
 
 @router.get("/limits", response_model=LimitList, summary="List limits in use", tags=["limits"], **needs(Scope.READ))
@@ -22,10 +24,24 @@ async def list_limits(
     request: Request,
     name: Annotated[str | None, Query(max_length=200, description="a task, `queue mail`, or its own name")] = None,
     waiting: Annotated[bool, Query(description="only those that keep jobs waiting")] = False,  # noqa: FBT002 - a parameter of the URL
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    cursor: Annotated[str | None, Query(max_length=2_000)] = None,
 ) -> Response:
     """Return which jobs hold limits, how full rates are, and which of them keep jobs waiting."""
-    found = [state for state in await app_of(request).limits.list(name) if state.waiting or not waiting]
-    return answer({"limits": [{**plain(state), "used": state.used} for state in found]})
+    where = {"name": name, "waiting": waiting}
+    after = place_of(last_of("limits", cursor, where))
+    found, last = await app_of(request).limits.page(name, waiting=waiting, limit=limit, after=after)
+    following = cursor_of("limits", None if last is None else PLACE.join(last), where)
+    data = {"limits": [{**plain(state), "used": state.used} for state in found], "cursor": following}
+    return answer(data, headers=next_link(request, following))
+
+
+def place_of(text: str | None) -> tuple[str, str] | None:
+    """Return the group and the id of the limit with which a page ended."""
+    if text is None:
+        return None
+    group, _, key = text.partition(PLACE)
+    return group, key
 
 
 @router.get(

@@ -17,6 +17,7 @@ from mainspring.live_settings import Kind
 from mainspring.queue_patterns import is_among
 from mainspring.service.answers.live_settings import ClearedView, SettingList
 from mainspring.service.bodies import Body, Reasoned, RetryPolicy, Seconds
+from mainspring.service.etags import IfMatch, etag, expected
 from mainspring.service.guard import Caller
 from mainspring.service.problems import Problem
 from mainspring.service.requests import Router, answer, app_of, caller_of, needs
@@ -86,39 +87,52 @@ async def list_settings(request: Request) -> Response:
     "/{kind}/{name:path}",
     response_model=SettingList,
     summary="Show changed settings",
-    **needs(Scope.READ, projects=True),
+    **needs(Scope.READ, projects=True, tells=("ETag",)),
 )
 async def show_settings(request: Request, kind: Kind, name: OwnerName) -> Response:
     """Return the changed settings of a task, a queue, or a limit with a name of its own."""
     found = await app_of(request).settings.get(**owner(caller_of(request), kind, name))
-    return answer(settings_data(request, found.values()))
+    return answer(settings_data(request, found.values()), headers=etag(found.revision))
 
 
 @router.patch(
-    "/{kind}/{name:path}", response_model=SettingList, summary="Change settings", **needs(Scope.OPERATE, projects=True)
+    "/{kind}/{name:path}",
+    response_model=SettingList,
+    summary="Change settings",
+    **needs(Scope.OPERATE, projects=True, tells=("ETag",)),
 )
-async def change_settings(request: Request, kind: Kind, name: OwnerName, body: SettingsBody) -> Response:
+async def change_settings(
+    request: Request, kind: Kind, name: OwnerName, body: SettingsBody, if_match: IfMatch = None
+) -> Response:
     """Change limits, rates, retries, timeouts or pauses. All processes use them within a second."""
-    actor = caller_of(request).actor
-    found = await app_of(request).settings.set(
-        **owner(caller_of(request), kind, name), **body.values(), actor=actor, reason=body.reason
-    )
-    return answer(settings_data(request, found.values()))
+    whose = owner(caller_of(request), kind, name)
+    expect = await expected_revision(request, whose, if_match)
+    given = {**whose, **body.values(), "actor": caller_of(request).actor, "reason": body.reason}
+    found = await app_of(request).settings.set(**given, expect=expect)
+    return answer(settings_data(request, found.values()), headers=etag(found.revision))
+
+
+async def expected_revision(request: Request, whose: dict[str, Any], if_match: str | None) -> str | None:
+    """Return the revision of the settings that may be changed; None for any. The change itself checks it again."""
+    if if_match is None or if_match.strip() == "*":
+        return None
+    return expected((await app_of(request).settings.get(**whose)).revision, if_match)
 
 
 @router.delete(
     "/{kind}/{name:path}", response_model=ClearedView, summary="Clear settings", **needs(Scope.OPERATE, projects=True)
 )
-async def clear_settings(
+async def clear_settings(  # noqa: PLR0917 - FastAPI passes them by name
     request: Request,
     kind: Kind,
     name: OwnerName,
     option: Annotated[list[Option] | None, Query(description="which settings; default: all")] = None,
     reason: Annotated[str, Query(max_length=2_000)] = "",
+    if_match: IfMatch = None,
 ) -> Response:
     """Go back to the values in the code."""
-    actor = caller_of(request).actor
-    cleared = await app_of(request).settings.clear(
-        *(option or ()), **owner(caller_of(request), kind, name), actor=actor, reason=reason
-    )
+    whose = owner(caller_of(request), kind, name)
+    expect = await expected_revision(request, whose, if_match)
+    by = {"actor": caller_of(request).actor, "reason": reason}
+    cleared = await app_of(request).settings.clear(*(option or ()), **whose, **by, expect=expect)
     return answer({"cleared": cleared})

@@ -12,7 +12,7 @@ from pydantic import Field, StringConstraints
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mainspring.errors import PersonNotFound
+from mainspring.errors import InvalidCursor, PersonNotFound
 from mainspring.features.people.firing import OccasionEntry
 from mainspring.features.people.person import MAX_OCCASIONS, Person, person_of
 from mainspring.features.people.storage import PersonChange
@@ -34,6 +34,7 @@ PersonId = Annotated[str, Path(max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 KindOfOccasion = Annotated[str, Path(max_length=50)]
 Short = Annotated[str, StringConstraints(max_length=200)]
 WEEK = 7 * 86_400
+PLACE = "\n"  # between the time, the person and the kind of a message
 PEOPLE: dict[str, Any] = {"tags": ["people"]}
 OCCASIONS: dict[str, Any] = {"tags": ["occasions"]}
 
@@ -132,11 +133,12 @@ async def list_people(request: Request, query: Annotated[PeopleQuery, Query()]) 
     """Return people by id. A page may have few people although there are more: go on while there is a cursor."""
     attributes = conditions(map(key_and_value, query.attribute))
     check_searched(request, attributes)
+    where = query.model_dump(exclude={"limit", "cursor"})
     found = await app_of(request).people.find(
         email=query.email, name=query.name, tz=query.tz, kind=query.kind, attributes=attributes, limit=query.limit,
-        cursor=last_of("people", query.cursor),
+        cursor=last_of("people", query.cursor, where),
     )  # fmt: skip
-    people, cursor = [person_data(request, person) for person in found.people], cursor_of("people", found.cursor)
+    people, cursor = [person_data(request, person) for person in found.people], cursor_of("people", found.cursor, where)
     data = {"people": people, "cursor": cursor, "unreadable": dict(found.unreadable)}
     return answer(data, headers=next_link(request, cursor))
 
@@ -280,10 +282,28 @@ async def list_occasions(
     ahead: Annotated[float, Query(ge=0, le=LONGEST, description="seconds from now")] = WEEK,
     kind: Annotated[str | None, Query(max_length=50)] = None,
     limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
+    cursor: Annotated[str | None, Query(max_length=2_000)] = None,
 ) -> Response:
     """Return what will be sent to whom, soonest first, with what is overdue."""
-    found = await app_of(request).occasions.upcoming(timedelta(seconds=ahead), kind=kind, limit=limit)
-    return answer({"upcoming": plain([each.to_data() for each in found])})
+    where = {"ahead": ahead, "kind": kind}
+    after = place_of(last_of("occasions", cursor, where))
+    occasions = app_of(request).occasions
+    page = await occasions.page(timedelta(seconds=ahead), kind=kind, limit=limit, after=after)
+    following = cursor_of("occasions", None if page.last is None else PLACE.join(map(str, page.last)), where)
+    data = {"upcoming": plain([each.to_data() for each in page.messages]), "cursor": following}
+    return answer(data, headers=next_link(request, following))
+
+
+def place_of(text: str | None) -> tuple[int, str, str] | None:
+    """Return the place of the message with which a page ended."""
+    if text is None:
+        return None
+    due, _, rest = text.partition(PLACE)
+    person, _, kind = rest.rpartition(PLACE)
+    if not due.isdecimal():
+        msg = f"{text!r} is not a cursor of occasions"
+        raise InvalidCursor(msg)
+    return int(due), person, kind
 
 
 def entry_data(entry: OccasionEntry) -> dict[str, Any]:

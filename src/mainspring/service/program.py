@@ -18,6 +18,7 @@ from mainspring.log import get_log
 from mainspring.runtime import Runtime
 from mainspring.service.application import make_service
 from mainspring.service.guard import MAX_HEADERS, App
+from mainspring.service.joined_head import Protocol
 from mainspring.service.live import Live
 from mainspring.service.proxy_users import noting_peer
 from mainspring.service.settings import ServiceSettings
@@ -64,7 +65,7 @@ class Service:
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=REQUEST_GRACE,
-            http="h11",  # the other parser takes headers of any size
+            http=Protocol,  # by h11: uvicorn's other parser takes headers of any size
             h11_max_incomplete_event_size=MAX_HEADERS,
         )
         self._server = Server(config)

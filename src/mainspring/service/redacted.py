@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from mainspring.job import Job
 from mainspring.json_data import plain
-from mainspring.redaction import MARK, Redaction, has_mark, restored
+from mainspring.redaction import MARK, Redaction, restored
 from mainspring.service.problems import Problem
 from mainspring.service.push import TASK
 from mainspring.service.requests import app_of, caller_of
@@ -72,13 +72,10 @@ async def redaction_for(request: Request, job_id: str, *, reveal: bool, reason: 
     return None
 
 
-async def restored_edit(request: Request, job_id: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return an edit in which redacted values of the payload stand for those that the job has."""
-    if not has_mark(given.get("payload")):
-        return given
-    job = await jobs_of(request).get(job_id)
-    check_receiver(request, job.task, given["payload"], job.payload)
-    return {**given, "payload": restored(given["payload"], job.payload, redaction_of(request).of(job.task))}
+def restored_payload(request: Request, job: Job, given: Any) -> Any:
+    """Return a new payload of a job, in which redacted values stand for those that the job has."""
+    check_receiver(request, job.task, given, job.payload)
+    return restored(given, job.payload, redaction_of(request).of(job.task))
 
 
 def check_receiver(request: Request, task: str, new: Any, old: Any) -> None:

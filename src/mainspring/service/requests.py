@@ -16,6 +16,7 @@ from mainspring.app import Mainspring
 from mainspring.clock import Millis
 from mainspring.service.bodies import Reasoned
 from mainspring.service.guard import Caller, Receive, Send
+from mainspring.service.guard import Request as Guarded
 from mainspring.service.idempotency import IdempotencyKey
 from mainspring.service.problems import Problem
 from mainspring.service.replay import ANSWER_WITHIN, REPLAYED, KeyedRequest, KeyKind
@@ -43,8 +44,14 @@ def app_of(request: Request) -> Mainspring:
 
 
 def caller_of(request: Request) -> Caller:
-    caller: Caller = request.state.caller
+    caller: Caller = request.scope["state"]["caller"]
     return caller
+
+
+def guarded(request: Request) -> Guarded:
+    """Return the request as the guard knows it: it reads headers and body in fewer steps than the framework."""
+    found: Guarded = request.scope["state"]["guarded"]
+    return found
 
 
 def secrets_of(request: Request) -> Secrets:
@@ -128,7 +135,7 @@ def once(handle: Handle, kind: KeyKind, patience: Callable[[bytes], Millis] = la
         return handle
 
     async def handle_once(request: Request) -> Response:
-        if "idempotency-key" not in request.headers:
+        if not guarded(request).has(b"idempotency-key"):
             return await handle(request)
         raw = await request.body()
         key = key_of(request, raw)
@@ -140,9 +147,9 @@ def once(handle: Handle, kind: KeyKind, patience: Callable[[bytes], Millis] = la
 
 def key_of(request: Request, raw: bytes) -> IdempotencyKey | None:
     """Return the idempotency key of a request with this body; None if it has none."""
-    header = request.headers.get("idempotency-key")
-    if header is None:
+    if not guarded(request).has(b"idempotency-key"):
         return None
+    header = guarded(request).header(b"idempotency-key")
     return IdempotencyKey.of(header, caller=caller_of(request).id, route=request.url.path, body=raw)
 
 
@@ -175,8 +182,8 @@ def next_link(request: Request, cursor: str | None) -> dict[str, str]:
 
 
 async def body_of(request: Request, check: TypeAdapter[T]) -> tuple[T, bytes]:
-    """Return the checked body of a request, and its bytes."""
-    raw = await request.body()
+    """Return the checked body of a request, and its bytes. Do not read the body by `request` afterwards."""
+    raw = await guarded(request).body()
     try:
         return check.validate_json(raw), raw
     except ValidationError as error:

@@ -75,6 +75,7 @@ class ScheduleView(View):
 class ScheduleList(View):
     schedules: list[ScheduleView]
     unreadable: dict[str, str] = Field(description="schedules that only a newer version can read, and why")
+    cursor: str | None = Field(description="pass it as `cursor` to get the next page; null: this was the last")
 
 
 class TimeView(View):

@@ -23,13 +23,14 @@ from mainspring.json_schedules import plain_changes, plain_courses, plain_rows, 
 from mainspring.redaction import Redaction, has_mark, restored
 from mainspring.service import schedule_bodies as bodies
 from mainspring.service import schedule_views as views
-from mainspring.service.bodies import Instant, NewJobBody
+from mainspring.service.bodies import Instant, NewJobBody, PageQuery
+from mainspring.service.cursors import cursor_of, last_of
 from mainspring.service.enqueue import prepared
 from mainspring.service.etags import IfMatch, IfNoneMatch, etag, expected
 from mainspring.service.problems import Problem
 from mainspring.service.redacted import check_receiver
 from mainspring.service.replay import KeyKind, forget_ended, known_effect, triggered_job
-from mainspring.service.requests import Reason, Router, answer, app_of, caller_of, location, needs
+from mainspring.service.requests import Reason, Router, answer, app_of, caller_of, location, needs, next_link
 from mainspring.service.separation import schedules_of
 from mainspring.service.tokens import Scope
 
@@ -44,11 +45,13 @@ MOST_FIRES = 100_000  # of one simulation or comparison; they take a thread a fe
 @router.get(
     "/schedules", response_model=views.ScheduleList, summary="List schedules", **needs(Scope.READ, projects=True)
 )
-async def list_schedules(request: Request) -> Response:
-    """Return all schedules with their states and their next times."""
-    schedules = schedules_of(request)
-    shown = await schedules_data(request, await schedules.list())
-    return answer({"schedules": shown, "unreadable": await schedules.unreadable()})
+async def list_schedules(request: Request, query: Annotated[PageQuery, Query()]) -> Response:
+    """Return schedules by id, with their states and their next times."""
+    page = await schedules_of(request).page(query.limit, last_of("schedules", query.cursor))
+    cursor = cursor_of("schedules", page.last)
+    shown = await schedules_data(request, page.schedules)
+    data = {"schedules": shown, "unreadable": page.unreadable, "cursor": cursor}
+    return answer(data, headers=next_link(request, cursor))
 
 
 async def schedules_data(request: Request, schedules: Sequence[StoredSchedule]) -> list[dict[str, Any]]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Body as Given
+from fastapi import Query
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.json_data import plain
 from mainspring.service.answers.secrets import SecretList, SecretTextView
-from mainspring.service.bodies import Body
+from mainspring.service.bodies import Body, PageQuery
+from mainspring.service.cursors import cursor_of, last_of
 from mainspring.service.problems import Problem
 from mainspring.service.replay import KeyKind
 from mainspring.service.request_fields import SecretName
-from mainspring.service.requests import Router, answer, app_of, caller_of, needs, secrets_of
+from mainspring.service.requests import Router, answer, app_of, caller_of, needs, next_link, secrets_of
 from mainspring.service.secrets import Secret
 from mainspring.service.tokens import Scope
 
@@ -43,9 +45,11 @@ def with_texts(request: Request, secret: Secret | None, name: str, status: int =
 
 
 @router.get("/secrets", response_model=SecretList, summary="List secrets", **needs(Scope.ADMIN))
-async def list_secrets(request: Request) -> Response:
-    """Return the secrets that sign requests to others, without their texts."""
-    return answer({"secrets": [secret_data(secret) for secret in await secrets_of(request).list()]})
+async def list_secrets(request: Request, query: Annotated[PageQuery, Query()]) -> Response:
+    """Return the secrets that sign requests to others by name, without their texts."""
+    found, last = await secrets_of(request).page(query.limit, last_of("secrets", query.cursor))
+    cursor = cursor_of("secrets", last)
+    return answer({"secrets": list(map(secret_data, found)), "cursor": cursor}, headers=next_link(request, cursor))
 
 
 @router.get("/secrets/{name:path}", response_model=SecretTextView, summary="Show a secret", **needs(Scope.ADMIN))

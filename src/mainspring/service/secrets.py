@@ -21,7 +21,7 @@ from mainspring.clock import Millis, to_datetime, to_millis
 from mainspring.errors import ConfigurationError
 from mainspring.names import check_name
 from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Note, Write, using_key
-from mainspring.stores.paging import pages
+from mainspring.stores.paging import page_by_id
 from mainspring.webhooks import key_of, new_secret
 
 if TYPE_CHECKING:
@@ -69,8 +69,10 @@ class Secrets:
         self._store = store
         self._known: dict[str, tuple[Millis, Secret]] = {}
 
-    async def list(self) -> Sequence[Secret]:
-        return [Secret.of(document) async for page in pages(self._store, COLLECTION) for document in page]
+    async def page(self, limit: int, after: str | None = None) -> tuple[Sequence[Secret], str | None]:
+        """Return secrets by name, after a name, and the last name if there are more."""
+        found, last = await page_by_id(self._store, COLLECTION, limit, after)
+        return [Secret.of(document) for document in found], last
 
     async def get(self, name: str) -> Secret | None:
         found = await self._store.documents([place(name)])

@@ -11,8 +11,10 @@ from starlette.responses import Response
 from mainspring.clock import to_datetime
 from mainspring.json_data import plain
 from mainspring.service.answers.sessions import SessionList
+from mainspring.service.bodies import PageQuery
+from mainspring.service.cursors import cursor_of, last_of
 from mainspring.service.problems import Problem
-from mainspring.service.requests import Router, answer, caller_of, needs
+from mainspring.service.requests import Router, answer, caller_of, needs, next_link
 from mainspring.service.token_routes import tokens_of
 from mainspring.service.tokens import Scope
 
@@ -20,12 +22,14 @@ router = Router(prefix="/v1", tags=["sessions"])
 
 
 @router.get("/sessions", response_model=SessionList, summary="List sessions", **needs(Scope.ADMIN))
-async def list_sessions(request: Request) -> Response:
-    """Return the sessions of browsers that have not ended."""
+async def list_sessions(request: Request, query: Annotated[PageQuery, Query()]) -> Response:
+    """Return the sessions of browsers that have not ended. A page may have few of them: go on by its cursor."""
     tokens, mine = tokens_of(request), caller_of(request).session
-    sessions = await tokens.sessions.list()
+    sessions, last = await tokens.sessions.page(query.limit, last_of("sessions", query.cursor))
     valid = await tokens.current({session.token_id for session in sessions})
-    return answer({
+    cursor = cursor_of("sessions", last)
+    data = {
+        "cursor": cursor,
         "sessions": [
             {
                 "id": session.id,
@@ -39,8 +43,9 @@ async def list_sessions(request: Request) -> Response:
             }
             for session in sessions
             if session.token_id in valid
-        ]
-    })  # fmt: skip
+        ],
+    }
+    return answer(data, headers=next_link(request, cursor))
 
 
 @router.delete("/sessions/{session_id}", status_code=204, summary="End a session", **needs(Scope.ADMIN))

@@ -10,7 +10,7 @@ import hmac
 import json
 import re
 import time
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from mainspring.clock import Millis
 from mainspring.service.random_text import hash_of, random_digits
 from mainspring.service.recent import Recent
 from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Note, Write
-from mainspring.stores.paging import pages
+from mainspring.stores.paging import page_by_id, pages
 
 if TYPE_CHECKING:
     from mainspring.stores.protocol import Store
@@ -88,6 +88,12 @@ class Sessions:
         now = self._store.clock.now()
         found = [from_document(each) async for page in pages(self._store, COLLECTION) for each in page]
         return [session for session in found if session.expires_at > now]
+
+    async def page(self, limit: int, after: str | None = None) -> tuple[Sequence[Session], str | None]:
+        """Return sessions by id, after an id, and the last id if there are more. Those that have ended are left out."""
+        found, last = await page_by_id(self._store, COLLECTION, limit, after)
+        now = self._store.clock.now()
+        return [session for session in map(from_document, found) if session.expires_at > now], last
 
     async def end(self, session_id: str, *, actor: str, reason: str = "") -> bool:
         """End a session; return whether there was one. Other processes trust it for five seconds more."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
 from mainspring.service import views
-from mainspring.service.bodies import TokenBody
+from mainspring.service.bodies import PageQuery, TokenBody
+from mainspring.service.cursors import cursor_of, last_of
 from mainspring.service.replay import KeyKind
-from mainspring.service.requests import Router, answer, caller_of, needs
+from mainspring.service.requests import Router, answer, caller_of, needs, next_link
 from mainspring.service.tokens import Scope, Tokens
 
 router = Router(prefix="/v1", tags=["tokens"])
@@ -20,9 +24,13 @@ def tokens_of(request: Request) -> Tokens:
 
 
 @router.get("/tokens", response_model=views.TokenList, summary="List tokens", **needs(Scope.ADMIN))
-async def list_tokens(request: Request) -> Response:
-    """Return all tokens without their texts, which are not stored."""
-    return answer({"tokens": [token.to_data() for token in await tokens_of(request).list()]})
+async def list_tokens(request: Request, query: Annotated[PageQuery, Query()]) -> Response:
+    """Return tokens by id, without their texts, which are not stored."""
+    found, last = await tokens_of(request).page(query.limit, last_of("tokens", query.cursor))
+    cursor = cursor_of("tokens", last)
+    return answer(
+        {"tokens": [token.to_data() for token in found], "cursor": cursor}, headers=next_link(request, cursor)
+    )
 
 
 @router.post(

@@ -28,7 +28,7 @@ from mainspring.service.recent import Recent
 from mainspring.service.sessions import Session, Sessions
 from mainspring.service.signing_keys import SigningKeys
 from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Note, Write
-from mainspring.stores.paging import pages
+from mainspring.stores.paging import page_by_id, pages
 
 if TYPE_CHECKING:
     from mainspring.stores.protocol import Store
@@ -177,6 +177,11 @@ class Tokens:
 
     async def list(self) -> Sequence[Token]:
         return [from_document(document) async for page in pages(self._store, COLLECTION) for document in page]
+
+    async def page(self, limit: int, after: str | None = None) -> tuple[Sequence[Token], str | None]:
+        """Return tokens by id, after an id, and the last id if there are more."""
+        found, last = await page_by_id(self._store, COLLECTION, limit, after)
+        return [from_document(document) for document in found], last
 
     async def revoke(self, token_id: str, *, actor: str, reason: str = "") -> None:
         """Delete a token; raise TokenNotFound if there is none. Other processes trust it for five seconds more."""

@@ -98,6 +98,7 @@ class JobView(View):
     tags: list[str]
     headers: dict[str, str]
     planned_steps: list[str]
+    replay_of: str | None = Field(description="the finished job that this one replays")
     progress: ProgressView | None
     result: Any
     failure: FailureView | None
@@ -106,6 +107,12 @@ class JobView(View):
     cancel_requested: bool
     waits_for: str | None
     version: str = Field(description="of the code of the worker that ran it last")
+    revision: str = Field(description="changes whenever the job changes; the ETag has it too")
+
+    @property
+    def etag(self) -> str:
+        """The ETag of this job: give it as `if_match` to change only what you have read."""
+        return f'"{self.revision}"'
 
 
 NOT_SHOWN = frozenset({"options", "token", "after"})
@@ -330,6 +337,7 @@ class TokenView(View):
 
 class TokenList(View):
     tokens: list[TokenView]
+    cursor: str | None = Field(description="pass it as `cursor` to get the next page; null: this was the last")
 
 
 class NewTokenView(View):

@@ -55,11 +55,26 @@ async def newest(
     return found[:number]
 
 
+async def page_by_id(
+    store: Store, collection: str, limit: int, after: str | None, *, prefix: str = ""
+) -> tuple[Sequence[Document], str | None]:
+    """Return documents of a collection without groups by id, after an id, and the last id if there are more."""
+    place = None if after is None else ("", after)
+    found = await store.browse(Listing(collection, "", place, limit + 1, prefix=prefix))
+    return found[:limit], found[limit - 1].key.id if len(found) > limit else None
+
+
 async def pages(
-    store: Store, collection: str, group: str | None = "", *, size: int = DOCUMENTS_PER_PAGE, prefix: str = ""
+    store: Store,
+    collection: str,
+    group: str | None = "",
+    *,
+    size: int = DOCUMENTS_PER_PAGE,
+    after: tuple[str, str] | None = None,
+    prefix: str = "",
 ) -> AsyncIterator[Sequence[Document]]:
     """Yield the documents of a group in pages, in the order of their ids; with group=None those of all groups."""
-    seen: tuple[str, str] | None = None
+    seen = after
     while page := await store.browse(Listing(collection, group, seen, size, prefix=prefix)):
         yield page
         seen = page[-1].key.group, page[-1].key.id

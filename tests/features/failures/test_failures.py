@@ -131,6 +131,24 @@ async def test_a_group_is_resolved_when_the_last_of_its_jobs_has_succeeded(new_a
         assert "retry" in {entry.action for entry in await app.audit()}
 
 
+async def test_a_job_that_fails_while_its_group_is_resolved_opens_it(new_app: NewApp) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        group = await failed(kit, 1)
+        broken[0] = False
+        await app.failures.retry(group.fingerprint)
+        await kit.drain()
+        resolved = await only(app)
+        assert (resolved.state, resolved.automatic) == (GroupState.RESOLVED, True)
+        broken[0] = True
+        await enqueue(app, 1, first=9)
+        await kit.drain()
+        again = await only(app)
+        assert again.last_seen == resolved.changed_at  # no time has passed, so it may have failed before
+        assert (again.state, again.reopened, again.dead) == (GroupState.OPEN, 1, 1)
+
+
 async def test_a_retry_that_succeeds_by_itself_resolves_its_group(new_app: NewApp) -> None:
     app = new_app()
     shop(app)
@@ -231,7 +249,7 @@ async def test_changes_of_state_are_in_the_change_feed() -> None:
         assert (await only(app)).state is GroupState.OPEN
         page = await app.store.changes(str(before))
         told = [entry for entry in page.entries if entry.kind is ChangeKind.FAILURE_GROUP]
-        assert [(entry.data or {})["id"] for entry in told] == [group.fingerprint] * 3  # new, resolved, open again
+        assert [(entry.data or {})["ids"] for entry in told] == [[group.fingerprint]] * 3  # new, resolved, open again
         dead = [entry for entry in page.entries if entry.kind is ChangeKind.DEAD_LETTERED]
         assert {change["fingerprint"] for entry in dead for job in entry.jobs if (change := job.data)} == {  # type: ignore[union-attr]
             group.fingerprint

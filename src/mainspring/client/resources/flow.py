@@ -17,6 +17,7 @@ from mainspring.client.models import (
     BreakerView,
     ClearedView,
     NewBatchView,
+    OwnerSettings,
     SettingList,
     SubscriberList,
 )
@@ -98,20 +99,35 @@ class Settings(Resource[S]):
         """Return all settings that were changed, and the pauses of queues."""
         return Given()
 
-    @operation("GET", "/v1/settings/{kind}/{name}", SettingList)
+    @operation("GET", "/v1/settings/{kind}/{name}", OwnerSettings)
     def get(self, kind: Owner, name: str) -> Given:
-        """Return the changed settings of a task, a queue or a limit."""
+        """Return the changed settings of a task, a queue or a limit. Their `etag` changes with each change."""
         return Given({"kind": kind, "name": name})
 
-    @operation("PATCH", "/v1/settings/{kind}/{name}", SettingList)
-    def change(self, kind: Owner, name: str, *, reason: str = "", **changes: Unpack[SettingChanges]) -> Given:
-        """Change settings. All processes use them within a second."""
-        return Given({"kind": kind, "name": name}, body={**given(changes), "reason": reason})
+    @operation("PATCH", "/v1/settings/{kind}/{name}", OwnerSettings)
+    def change(
+        self,
+        kind: Owner,
+        name: str,
+        *,
+        reason: str = "",
+        if_match: str | None = None,
+        **changes: Unpack[SettingChanges],
+    ) -> Given:
+        """Change settings. All processes use them within a second.
+
+        With the `etag` that you have read as `if_match`, no change of others is overwritten.
+        """
+        body, headers = {**given(changes), "reason": reason}, {"if-match": if_match}
+        return Given({"kind": kind, "name": name}, body=body, headers=headers)
 
     @operation("DELETE", "/v1/settings/{kind}/{name}", ClearedView)
-    def clear(self, kind: Owner, name: str, *, option: OneOrMore = (), reason: str = "") -> Given:
+    def clear(
+        self, kind: Owner, name: str, *, option: OneOrMore = (), reason: str = "", if_match: str | None = None
+    ) -> Given:
         """Go back to the values in the code: of some options, or of all."""
-        return Given({"kind": kind, "name": name}, {"option": option, "reason": reason})
+        query, headers = {"option": option, "reason": reason}, {"if-match": if_match}
+        return Given({"kind": kind, "name": name}, query, headers=headers)
 
 
 class Subscribers(Resource[S]):

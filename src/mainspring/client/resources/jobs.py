@@ -8,7 +8,16 @@ from typing import Any
 from typing_extensions import Unpack
 
 from mainspring.client.inputs import JobConditions, JobEdit, JobFilter, Length, Sort, filter_query, given
-from mainspring.client.models import CancelledView, ChangedView, DeadPage, EndedView, JobDetail, JobPage, JobView
+from mainspring.client.models import (
+    CancelledView,
+    ChangedView,
+    DeadPage,
+    EndedView,
+    EnqueuedView,
+    JobDetail,
+    JobPage,
+    JobView,
+)
 from mainspring.client.operation import Given, Resource, S, listing, operation, procedure
 from mainspring.client.request import seconds
 from mainspring.client.resources.paging import PAGE_SIZE, all_pages
@@ -60,37 +69,53 @@ class Jobs(Resource[S]):
         return all_pages(Jobs.page, self, lambda page: page.jobs, {**where, **paged})
 
     @operation("POST", "/v1/jobs/{job_id}:cancel", CancelledView)
-    def cancel(self, job_id: str, *, reason: str = "") -> Given:
-        """Cancel a waiting job at once. A running job is asked to stop."""
-        return Given({"job_id": job_id}, body={"reason": reason})
+    def cancel(self, job_id: str, *, reason: str = "", if_match: str | None = None) -> Given:
+        """Cancel a waiting job at once. A running job is asked to stop.
+
+        With the `etag` that you have read as `if_match`, a job that has changed since is not changed. All methods that
+        change one job take it.
+        """
+        return Given({"job_id": job_id}, body={"reason": reason}, headers={"if-match": if_match})
 
     @operation("POST", "/v1/jobs/{job_id}:retry", JobView)
-    def retry(self, job_id: str, *, from_step: str | None = None, reason: str = "") -> Given:
+    def retry(
+        self, job_id: str, *, from_step: str | None = None, reason: str = "", if_match: str | None = None
+    ) -> Given:
         """Run a dead letter, a cancelled job or one that waits for its retry now. It has all its attempts again."""
-        return Given({"job_id": job_id}, body=given({"from_step": from_step, "reason": reason}))
+        body = given({"from_step": from_step, "reason": reason})
+        return Given({"job_id": job_id}, body=body, headers={"if-match": if_match})
 
-    @procedure
-    def replay(self, job_id: str, from_step: str, *, reason: str = "") -> Steps[JobView]:
-        """Run a durable function again from this step on. Earlier steps keep their results."""
-        steps: Steps[JobView] = Jobs.retry.steps(self, job_id, from_step=from_step, reason=reason)
-        return steps
+    @operation("POST", "/v1/jobs/{job_id}:replay", EnqueuedView)
+    def replay(self, job_id: str, *, from_step: str | None = None, payload: Any = None, reason: str = "") -> Given:
+        """Run a finished job once more, as a new job: from its beginning, or from a step of a durable function on.
+
+        The new job keeps the results of the steps before it. `payload` replaces the arguments.
+        """
+        return Given({"job_id": job_id}, body=given({"from_step": from_step, "payload": payload, "reason": reason}))
 
     @operation("POST", "/v1/jobs/{job_id}:reschedule", JobView)
     def reschedule(
-        self, job_id: str, *, run_at: datetime | None = None, delay: Length | None = None, reason: str = ""
+        self,
+        job_id: str,
+        *,
+        run_at: datetime | None = None,
+        delay: Length | None = None,
+        reason: str = "",
+        if_match: str | None = None,
     ) -> Given:
         """Move a waiting job to another time; without one, to now."""
-        return Given({"job_id": job_id}, body=given({"run_at": run_at, "delay": delay, "reason": reason}))
+        body = given({"run_at": run_at, "delay": delay, "reason": reason})
+        return Given({"job_id": job_id}, body=body, headers={"if-match": if_match})
 
     @operation("PATCH", "/v1/jobs/{job_id}", JobView)
-    def edit(self, job_id: str, *, reason: str = "", **changes: Unpack[JobEdit]) -> Given:
+    def edit(self, job_id: str, *, reason: str = "", if_match: str | None = None, **changes: Unpack[JobEdit]) -> Given:
         """Change a waiting job. What is left out stays as it is."""
-        return Given({"job_id": job_id}, body={**changes, "reason": reason})
+        return Given({"job_id": job_id}, body={**changes, "reason": reason}, headers={"if-match": if_match})
 
     @operation("DELETE", "/v1/jobs/{job_id}", type(None))
-    def delete(self, job_id: str, *, reason: str = "") -> Given:
+    def delete(self, job_id: str, *, reason: str = "", if_match: str | None = None) -> Given:
         """Delete a job that does not run."""
-        return Given({"job_id": job_id}, {"reason": reason})
+        return Given({"job_id": job_id}, {"reason": reason}, headers={"if-match": if_match})
 
     @operation("POST", "/v1/jobs/{job_id}:complete", EndedView)
     def complete(self, job_id: str, result: Any = None) -> Given:

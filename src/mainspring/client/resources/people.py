@@ -17,7 +17,7 @@ from mainspring.client.inputs import (
     given,
     payload_conditions,
 )
-from mainspring.client.models import PeoplePage, Person, PersonOccasions, PersonView, UpcomingList, User
+from mainspring.client.models import PeoplePage, Person, PersonOccasions, PersonView, UpcomingList, UpcomingView, User
 from mainspring.client.operation import Given, Resource, S, listing, operation
 from mainspring.client.request import seconds
 from mainspring.client.resources.paging import PAGE_SIZE, all_pages
@@ -108,9 +108,19 @@ class People(Resource[S]):
         return Given({"person_id": person_id, "kind": kind}, headers={"if-match": if_match})
 
     @operation("GET", "/v1/occasions", UpcomingList)
-    def upcoming(self, *, ahead: Length = WEEK, kind: str | None = None, limit: int = 100) -> Given:
-        """Return what will be sent to whom, soonest first, with what is overdue."""
-        return Given(query={"ahead": seconds(ahead), "kind": kind, "limit": limit})
+    def upcoming_page(
+        self, *, ahead: Length = WEEK, kind: str | None = None, limit: int = PAGE_SIZE, cursor: str | None = None
+    ) -> Given:
+        """Return one page of what will be sent to whom."""
+        return Given(query={"ahead": seconds(ahead), "kind": kind, "limit": limit, "cursor": cursor})
+
+    @listing
+    def upcoming(
+        self, *, ahead: Length = WEEK, kind: str | None = None, page_size: int = PAGE_SIZE
+    ) -> Items[UpcomingView]:
+        """Iterate over what will be sent to whom, soonest first, with what is overdue."""
+        where = {"ahead": ahead, "kind": kind, "limit": page_size}
+        return all_pages(People.upcoming_page, self, lambda page: page.upcoming, where)
 
 
 class Users(Resource[S]):

@@ -15,10 +15,13 @@ from mainspring.client.models import (
     PreviewView,
     Schedule,
     ScheduleList,
+    ScheduleView,
     SimulationView,
     TriggeredView,
 )
-from mainspring.client.operation import Given, Resource, S, operation
+from mainspring.client.operation import Given, Resource, S, listing, operation
+from mainspring.client.resources.paging import PAGE_SIZE, all_pages
+from mainspring.client.steps import Items
 
 Rule = str | Mapping[str, Any]
 """Text such as `30 2 * * *`, `every 90s` or `daily 09:00`, or the object that `get` shows."""
@@ -28,9 +31,14 @@ class Schedules(Resource[S]):
     """Jobs that recur."""
 
     @operation("GET", "/v1/schedules", ScheduleList)
-    def list(self) -> Given:
-        """Return all schedules with their states and next times."""
-        return Given()
+    def page(self, *, limit: int = PAGE_SIZE, cursor: str | None = None) -> Given:
+        """Return one page of schedules, by id."""
+        return Given(query={"limit": limit, "cursor": cursor})
+
+    @listing
+    def list(self, *, page_size: int = PAGE_SIZE) -> Items[ScheduleView]:
+        """Iterate over all schedules with their states and next times. Pages are read as you go."""
+        return all_pages(Schedules.page, self, lambda page: page.schedules, {"limit": page_size})
 
     @operation("GET", "/v1/schedules/{schedule_id}", Schedule)
     def get(self, schedule_id: str) -> Given:

@@ -20,13 +20,18 @@ from mainspring.client.models import (
     SchedulerHealth,
     SecretList,
     SecretTextView,
+    SecretView,
     SessionList,
+    SessionView,
     TaskDetail,
     TaskList,
     TokenList,
+    TokenView,
     WorkerList,
 )
-from mainspring.client.operation import Given, Resource, S, operation
+from mainspring.client.operation import Given, Resource, S, listing, operation
+from mainspring.client.resources.paging import PAGE_SIZE, all_pages
+from mainspring.client.steps import Items
 
 UNHEALTHY = frozenset({503})
 
@@ -102,9 +107,14 @@ class Tokens(Resource[S]):
     """Access tokens."""
 
     @operation("GET", "/v1/tokens", TokenList)
-    def list(self) -> Given:
-        """Return the tokens, without their texts."""
-        return Given()
+    def page(self, *, limit: int = PAGE_SIZE, cursor: str | None = None) -> Given:
+        """Return one page of tokens, by id."""
+        return Given(query={"limit": limit, "cursor": cursor})
+
+    @listing
+    def list(self, *, page_size: int = PAGE_SIZE) -> Items[TokenView]:
+        """Iterate over all tokens, without their texts. Pages are read as you go."""
+        return all_pages(Tokens.page, self, lambda page: page.tokens, {"limit": page_size})
 
     @operation("POST", "/v1/tokens", NewTokenView)
     def create(
@@ -148,9 +158,14 @@ class Sessions(Resource[S]):
     """Sessions of browsers."""
 
     @operation("GET", "/v1/sessions", SessionList)
-    def list(self) -> Given:
-        """Return the sessions that have not ended."""
-        return Given()
+    def page(self, *, limit: int = PAGE_SIZE, cursor: str | None = None) -> Given:
+        """Return one page of sessions, by id."""
+        return Given(query={"limit": limit, "cursor": cursor})
+
+    @listing
+    def list(self, *, page_size: int = PAGE_SIZE) -> Items[SessionView]:
+        """Iterate over the sessions that have not ended. Pages are read as you go."""
+        return all_pages(Sessions.page, self, lambda page: page.sessions, {"limit": page_size})
 
     @operation("DELETE", "/v1/sessions/{session_id}", type(None))
     def end(self, session_id: str, *, reason: str = "") -> Given:
@@ -162,9 +177,14 @@ class Secrets(Resource[S]):
     """Secrets that sign requests to others."""
 
     @operation("GET", "/v1/secrets", SecretList)
-    def list(self) -> Given:
-        """Return the secrets, without their texts."""
-        return Given()
+    def page(self, *, limit: int = PAGE_SIZE, cursor: str | None = None) -> Given:
+        """Return one page of secrets, by name."""
+        return Given(query={"limit": limit, "cursor": cursor})
+
+    @listing
+    def list(self, *, page_size: int = PAGE_SIZE) -> Items[SecretView]:
+        """Iterate over all secrets, without their texts. Pages are read as you go."""
+        return all_pages(Secrets.page, self, lambda page: page.secrets, {"limit": page_size})
 
     @operation("GET", "/v1/secrets/{name}", SecretTextView)
     def get(self, name: str) -> Given:

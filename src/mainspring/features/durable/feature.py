@@ -13,13 +13,11 @@ from typing import Any
 
 from mainspring.clock import Millis
 from mainspring.feature import Candidate, Feature, Refusal, refuse
-from mainspring.features.durable.journal import kind_of
+from mainspring.features.durable.journal import KINDS_WITH_CHILDREN, kind_of
 from mainspring.features.durable.timer import SignalTimer
 from mainspring.job import Move, Status
 from mainspring.services import Services
 from mainspring.stores.protocol import Store
-
-KINDS_WITH_CHILDREN = frozenset({"spawn", "gather"})
 
 
 class DurableFeature(Feature):

@@ -18,6 +18,7 @@ from mainspring.job import Step
 MAX_NAME_LENGTH = 200
 SIDE = "side "  # prefix of the kind of a call made by a branch
 FAILED = "failure"  # kind of a failed step whose error the function caught
+KINDS_WITH_CHILDREN = frozenset({"spawn", "gather"})
 STATE = "state"  # kind of what a function has saved of a step, see saved.py
 
 

@@ -22,6 +22,7 @@ from mainspring.features.durable.failures import dump_failure, load_failure
 from mainspring.features.durable.journal import FAILED, Asked, Journal, kind_of
 from mainspring.features.durable.outputs import Output
 from mainspring.features.durable.plan import StepPlan
+from mainspring.features.durable.replay import is_replay
 from mainspring.features.durable.saved import record_of, saved_in
 from mainspring.features.durable.suspension import Suspended, Suspension, Wait
 from mainspring.job import Claim, Inserted, NewJob, Save, Step
@@ -140,11 +141,11 @@ class DurableRun:
             raise ConfigurationError(msg)
 
     async def _load(self) -> None:
-        """Load the records once per run. A job that is claimed for the first time has none, so skip the query."""
+        """Load the records once per run. A new job has none, unless it is a replay, so skip the query."""
         async with self._loading:
             if not self.journal.loaded:
-                first = self.claim.token <= 1
-                self.journal.load([] if first else await self.retry_outages(partial(self.store.steps, self.claim.id)))
+                is_new = self.claim.token <= 1 and not is_replay(self.claim.options)
+                self.journal.load([] if is_new else await self.retry_outages(partial(self.store.steps, self.claim.id)))
 
     async def save(self, step: Step, jobs: Sequence[NewJob] = ()) -> list[Inserted]:
         """Record a step and insert jobs in one commit. Raise ClaimLost if this run no longer holds the job."""

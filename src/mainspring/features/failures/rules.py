@@ -87,6 +87,10 @@ def reopened(group: GroupData, note: FailureNote) -> GroupData:
     group = unmuted(group, note.at)
     if group.state is not GroupState.RESOLVED or note.at <= (group.changed_at or 0):
         return group
+    return opened_again(group, note)
+
+
+def opened_again(group: GroupData, note: FailureNote) -> GroupData:
     return replace(
         group,
         state=GroupState.OPEN,

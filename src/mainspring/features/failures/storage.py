@@ -165,23 +165,34 @@ class Groups:
     async def _add(self, notes: dict[str, list[tuple[Document, FailureNote]]]) -> None:
         store = self._services.store
         found = {doc.key.id: doc for doc in await store.documents([key_of(fingerprint) for fingerprint in notes])}
-        bundles = [await self._bundle(fingerprint, found.get(fingerprint), some) for fingerprint, some in notes.items()]
+        bundles = [await self._bundle(found.get(fingerprint), some) for fingerprint, some in notes.items()]
         await store.write(bundles)
 
-    async def _bundle(
-        self, fingerprint: str, document: Document | None, notes: Sequence[tuple[Document, FailureNote]]
-    ) -> Bundle:
+    async def _bundle(self, document: Document | None, notes: Sequence[tuple[Document, FailureNote]]) -> Bundle:
         before = after = None if document is None else rules.from_json(document.data)
         for _, note in sorted(notes, key=lambda pair: pair[1].at):
             if note.count:
                 after = rules.failed(after, note)
-        if after is not None and any(note.recovered for _, note in notes) and await self._is_settled(fingerprint):
-            after = rules.recovered(after, self._services.store.clock.now())
+        if after is not None:
+            after = await self._settled(after, [note for _, note in notes])
         done = [Write(note.key, None, expected=note.version) for note, _ in notes]
         if after is None:  # the group was removed
             return Bundle(tuple(done))
         is_news = before is None or before.state is not after.state
         return Bundle((*writes_of(before, after, document, recorded=is_news), *done))
+
+    async def _settled(self, group: GroupData, notes: Sequence[FailureNote]) -> GroupData:
+        """Resolve a group that has recovered, and open one that was resolved too early.
+
+        A job may fail while the group is being resolved: after the look at its jobs, and before that time was noted.
+        """
+        new_failures = [note for note in notes if note.count]
+        if group.state is GroupState.RESOLVED and group.automatic and new_failures:
+            settled = await self._is_settled(group.fingerprint)
+            return group if settled else rules.opened_again(group, max(new_failures, key=lambda note: note.at))
+        if any(note.recovered for note in notes) and await self._is_settled(group.fingerprint):
+            return rules.recovered(group, self._services.store.clock.now())
+        return group
 
     async def _is_settled(self, fingerprint: str) -> bool:
         """Return whether no job of the group waits, runs or is a dead letter."""

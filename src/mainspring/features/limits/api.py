@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from dataclasses import dataclass, replace
 
 from mainspring.features.limits.options import COLLECTION, Limit, wait_key
@@ -43,6 +44,19 @@ class Limits:
         async for page in pages(self._services.store, COLLECTION, None):
             found += [shown(key, state) for key, state in states_in(page).items()]
         return [state for state in found if name in (None, state.name)]
+
+    async def page(
+        self, name: str | None = None, *, waiting: bool = False, limit: int = 100, after: tuple[str, str] | None = None
+    ) -> tuple[builtins.list[LimitState], tuple[str, str] | None]:
+        """Return limits in use by kind, name and key, after a place, and the last place if there are more."""
+        found: builtins.list[tuple[Key, LimitState]] = []
+        async for page in pages(self._services.store, COLLECTION, None, after=after):
+            states = ((key, shown(key, state)) for key, state in states_in(page).items())
+            found += [each for each in states if name in (None, each[1].name) and (each[1].waiting or not waiting)]
+            if len(found) > limit:
+                break
+        last = found[limit - 1][0] if len(found) > limit else None
+        return [state for _, state in found[:limit]], None if last is None else (last.group, last.id)
 
     async def get(self, name: str, key: str = "", *, kind: str = Limit.kind) -> LimitState | None:
         """Return the state of a limit; None if it is not in use now."""

@@ -28,7 +28,7 @@ from mainspring.projects import beginning, check_project, in_project, moved
 from mainspring.queue_patterns import project_of
 from mainspring.services import Services, whoami
 from mainspring.stores.documents import ABSENT, Bundle, By, Key, Note, Write
-from mainspring.stores.paging import pages
+from mainspring.stores.paging import page_by_id, pages
 
 log = get_log("mainspring.schedules")
 
@@ -48,6 +48,15 @@ class Declared:
     schedule: Schedule
     job: NewJob
     owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulePage:
+    """Schedules by id."""
+
+    schedules: list[StoredSchedule]
+    unreadable: dict[str, str]  # why this version cannot read some schedules, by their ids
+    last: str | None  # the next page comes after this id; None: this was the last
 
 
 class Schedules:
@@ -145,6 +154,21 @@ class Schedules:
         found = await self._services.store.documents([Key(COLLECTION, "", id)])
         return StoredSchedule.from_document(found[0]) if found else None
 
+    @property
+    def _prefix(self) -> str:
+        return "" if self._project is None else beginning(self._project)
+
+    async def page(self, limit: int = 100, after: str | None = None) -> SchedulePage:
+        """Return schedules by id, after an id, and the last id if there are more."""
+        documents, last = await page_by_id(self._services.store, COLLECTION, limit, after, prefix=self._prefix)
+        page = SchedulePage([], {}, last)
+        for document in documents:
+            try:
+                page.schedules.append(StoredSchedule.from_document(document))
+            except InvalidSchedule as error:
+                page.unreadable[document.key.id] = str(error)
+        return page
+
     async def list(self) -> list[StoredSchedule]:
         """Return the schedules that this version can read."""
         return [stored async for stored in self.all()]
@@ -160,8 +184,7 @@ class Schedules:
         return {name: str(found) async for name, found in self._all() if isinstance(found, InvalidSchedule)}
 
     async def _all(self) -> AsyncIterator[tuple[str, StoredSchedule | InvalidSchedule]]:
-        prefix = "" if self._project is None else beginning(self._project)
-        async for page in pages(self._services.store, COLLECTION, prefix=prefix):
+        async for page in pages(self._services.store, COLLECTION, prefix=self._prefix):
             for document in page:
                 try:
                     yield document.key.id, StoredSchedule.from_document(document)

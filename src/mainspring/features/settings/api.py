@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import builtins
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from mainspring.clock import Length
-from mainspring.errors import ConfigurationError
+from mainspring.errors import ConfigurationError, EditConflict
 from mainspring.features.limits.options import DeclaredLimits, Rate
 from mainspring.features.settings.change import (
     Data,
@@ -44,6 +44,18 @@ class Setting:
     at: datetime
 
 
+class OwnerSettings(dict[str, Setting]):
+    """The changed settings of a task, queue or named limit, by their options.
+
+    `revision` changes with each of these settings. Give it as `expect` to change only what you have read. The pause of
+    a queue is shown here too, but it is not a setting, and does not change the revision.
+    """
+
+    def __init__(self, settings: Mapping[str, Setting], revision: str) -> None:
+        super().__init__(settings)
+        self.revision = revision
+
+
 class Settings:
     """The settings that were changed at run time. Code provides the values of all others."""
 
@@ -66,11 +78,13 @@ class Settings:
         paused: bool | None = None,
         actor: str | None = None,
         reason: str = "",
-    ) -> dict[str, Setting]:
+        expect: str | None = None,
+    ) -> OwnerSettings:
         """Change settings of a task, a queue, or a limit with a name of its own; return all that it has now.
 
         All processes use them within a second. Settings that are not given stay as they are. If two operators change
-        the same setting, the later change counts, and the audit log has both.
+        the same setting, the later change counts, and the audit log has both. With the `revision` that you have read as
+        `expect`, nothing is changed if others have changed the settings since, and EditConflict is raised.
         """
         owner = owner_of(task, queue, name)
         values = values_of(
@@ -79,7 +93,7 @@ class Settings:
         self._check_name(owner)
         by, now = By(actor or whoami(), reason), self._services.now()
         note = Note(by, "settings.set", {owner.kind: owner.name, **values})
-        return await self._change(owner, lambda text: changed(text, values, by, now), note)
+        return await self._change(owner, lambda text: changed(text, values, by, now), note, expect)
 
     async def clear(
         self,
@@ -89,25 +103,25 @@ class Settings:
         name: str | None = None,
         actor: str | None = None,
         reason: str = "",
+        expect: str | None = None,
     ) -> bool:
         """Go back to the code's values: `clear("limit", task="send")`, or `clear(task="send")` for all settings.
 
-        Return False if there was nothing to clear.
+        Return False if there was nothing to clear. `expect` is as in `set`.
         """
         owner, names = owner_of(task, queue, name), named_options(options)
         if options:
             check_fit(owner, names)
         known = await self._stored(owner)
+        refuse_other(owner, known.revision, expect)
         if not (gone := [option for option in names if option in known]):
             return False
         by, now = By(actor or whoami(), reason), self._services.now()
         note = Note(by, "settings.clear", {owner.kind: owner.name, "settings": gone})
-        await self._change(owner, lambda text: cleared(text, gone, by, now), note)
+        await self._change(owner, lambda text: cleared(text, gone, by, now), note, expect)
         return True
 
-    async def get(
-        self, *, task: str | None = None, queue: str | None = None, name: str | None = None
-    ) -> dict[str, Setting]:
+    async def get(self, *, task: str | None = None, queue: str | None = None, name: str | None = None) -> OwnerSettings:
         """Return the changed settings of a task, queue or named limit, by their options."""
         return await self._of(owner_of(task, queue, name))
 
@@ -121,15 +135,13 @@ class Settings:
 
     # -- for code without an event loop -----------------------------------------------------------------
 
-    def set_sync(self, **given: Any) -> dict[str, Setting]:
+    def set_sync(self, **given: Any) -> OwnerSettings:
         return self._services.run(self.set(**given))
 
     def clear_sync(self, *options: str, **given: Any) -> bool:
         return self._services.run(self.clear(*options, **given))
 
-    def get_sync(
-        self, *, task: str | None = None, queue: str | None = None, name: str | None = None
-    ) -> dict[str, Setting]:
+    def get_sync(self, *, task: str | None = None, queue: str | None = None, name: str | None = None) -> OwnerSettings:
         return self._services.run(self.get(task=task, queue=queue, name=name))
 
     def list_sync(self) -> builtins.list[Setting]:
@@ -137,23 +149,26 @@ class Settings:
 
     # -- at the store -----------------------------------------------------------------------------------
 
-    async def _of(self, owner: Owner) -> dict[str, Setting]:
+    async def _of(self, owner: Owner) -> OwnerSettings:
         known = await self._stored(owner)
         halts = await self._services.store.halts() if owner.kind is Kind.QUEUE else []
         pause = next((halt for halt in halts if halt.queue == owner.name), None)
-        return known if pause is None else {**known, "paused": paused_queue(pause)}
+        return known if pause is None else OwnerSettings({**known, "paused": paused_queue(pause)}, known.revision)
 
-    async def _stored(self, owner: Owner) -> dict[str, Setting]:
+    async def _stored(self, owner: Owner) -> OwnerSettings:
         document = await self._document(owner)
-        return {} if document is None else settings_in(document)
+        return OwnerSettings({}, ABSENT) if document is None else OwnerSettings(settings_in(document), document.version)
 
     async def _document(self, owner: Owner) -> Document | None:
         return next(iter(await self._services.store.documents([owner.key])), None)
 
-    async def _change(self, owner: Owner, change: Callable[[str | None], Data], note: Note) -> dict[str, Setting]:
+    async def _change(
+        self, owner: Owner, change: Callable[[str | None], Data], note: Note, expect: str | None
+    ) -> OwnerSettings:
         """Change the document of an owner; do it again if another process was quicker. Then use it here at once."""
         while True:
             found = await self._document(owner)
+            refuse_other(owner, ABSENT if found is None else found.version, expect)
             data = change(None if found is None else found.data)
             write = Write(
                 owner.key,
@@ -175,6 +190,13 @@ class Settings:
                 " or queue=…"
             )
             raise ConfigurationError(msg)
+
+
+def refuse_other(owner: Owner, revision: str, expect: str | None) -> None:
+    """Raise EditConflict if the settings are not those that the caller has read."""
+    if expect is not None and expect != revision:
+        msg = f"the settings of {owner} were changed since they were read; read them again"
+        raise EditConflict(msg)
 
 
 def settings_in(document: Document) -> dict[str, Setting]:

@@ -27,6 +27,7 @@ class LimitView(View):
 
 class LimitList(View):
     limits: list[LimitView]
+    cursor: str | None = Field(description="pass it as `cursor` to get the next page; null: this was the last")
 
 
 class SubscriberView(View):

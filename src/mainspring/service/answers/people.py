@@ -61,6 +61,7 @@ class UpcomingView(View):
 
 class UpcomingList(View):
     upcoming: list[UpcomingView]
+    cursor: str | None = Field(description="pass it as `cursor` to get the next page; null: this was the last")
 
 
 class OccasionEntryView(EntryView):

@@ -21,3 +21,4 @@ class SecretTextView(SecretView):
 
 class SecretList(View):
     secrets: list[SecretView]
+    cursor: str | None = Field(description="pass it as `cursor` to get the next page; null: this was the last")

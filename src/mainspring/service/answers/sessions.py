@@ -20,3 +20,4 @@ class SessionView(View):
 
 class SessionList(View):
     sessions: list[SessionView]
+    cursor: str | None = Field(description="pass it as `cursor` to get the next page; null: this was the last")

@@ -129,9 +129,9 @@ class Attempt:
         self._inserts = PendingInserts(table, bundle.jobs, named_among(bundle.jobs), bundle.steps)
 
     async def run(self) -> list[Inserted] | None:
+        self._once = await once_actions(self._table, self._bundle.once)
         for job_id, recorded in self._bundle.steps.items():
             await steps.put_first(self._table, job_id, recorded)
-        self._once = await once_actions(self._table, self._bundle.once)
         for _ in range(MAX_TRIES):
             try:
                 await self._write()
