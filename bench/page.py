@@ -54,7 +54,7 @@ shown as not measured.
 - **drain in chunks** (PostgreSQL): the same with a handler that is called once for up to 1000 jobs. Only for
   Mainspring and pg-boss.
 - **drain with a reader** (only ours): the drain while another process reads every change from the change feed, as a
-  share of the drain without; the two are measured in turn.
+  share of the drain without: eight pairs in turn, and the median of their shares.
 - **idle reader** (only ours): processor time over 30 seconds of a process that waits for changes while there are none;
   of the server, the processes that serve the reader.
 - **limits** (only ours): the drain with a rate that is never reached, and beside 100 k jobs that a limit blocks, as

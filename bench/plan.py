@@ -161,7 +161,7 @@ def _ours(jobs: int, rounds: int) -> list[Case]:
     few, wait = {"jobs": jobs // QUICK}, {"timeout": TIMEOUT}
     blocked, backlog = {"blocked": 100_000}, {"backlog": 100_000, "probes": 10}
     return [
-        Case("followed", "drain_followed", {"jobs": 4 * jobs, **wait}, few, **ours),
+        Case("followed", "drain_followed", {"jobs": 2 * jobs, **wait}, few, **ours),
         Case("idle-reader", "idle_reader", {"seconds": 30, **wait}, {"seconds": 2}, **(ours | {"rounds": 1})),
         Case("limits-rate", "drain_rated", {"jobs": jobs, **wait}, few, **ours),
         Case(

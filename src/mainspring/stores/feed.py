@@ -209,6 +209,11 @@ class ChangeFilter:
         """Whether its readers have starts recorded. Without kinds, they see only those that others asked for."""
         return ChangeKind.STARTED in self.kinds
 
+    @property
+    def is_about_jobs(self) -> bool:
+        """Whether it selects among the jobs of an entry. Otherwise an entry matches as a whole."""
+        return bool(self.jobs or self.tags or self.target_type is not None or self.target_id is not None)
+
     def wants(self, entry: Entry) -> bool:
         """Return whether changes of this entry may match."""
         return (
@@ -221,7 +226,7 @@ class ChangeFilter:
     def wants_job(self, named: str | JobRef | None, tags: Tags) -> bool:
         """Return whether the change of this job of a wanted entry matches."""
         if named is None:
-            return not self.jobs and not self.tags and self.target_type is None and self.target_id is None
+            return not self.is_about_jobs
         job = JobRef(named) if isinstance(named, str) else named
         return (
             (not self.jobs or job.id in self.jobs)
@@ -383,8 +388,9 @@ class ChangePage:
     def _of(self, entry: Entry, where: ChangeFilter, done: int) -> Iterator[Change]:
         mark = self.marks.get(entry.number, self.cursor.mark)
         source = Source(self.cursor.life, mark, to_datetime(entry.at), self.tags)
+        wants_all = not where.is_about_jobs
         for index, job in enumerate(entry.jobs or (None,) * entry.size):
-            if index >= done and (where is EVERY_CHANGE or where.wants_job(job, self.tags)):
+            if index >= done and (wants_all or where.wants_job(job, self.tags)):
                 yield Change(entry, index, job, source)
 
 
