@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from bench.peer import Peer
 
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 STOP_SECONDS = 15.0
 WARM_UP_SHARE = 4
 EVENTS = f"GET /v1/events HTTP/1.1\r\nhost: {HOST}\r\naccept: text/event-stream\r\n\r\n".encode()

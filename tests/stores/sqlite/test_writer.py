@@ -27,6 +27,7 @@ from mainspring.stores.sqlite.insertion import LONG_PAYLOAD
 from mainspring.stores.sqlite.transaction import Transaction
 from mainspring.stores.sqlite.writer import Writer, WriteRequest
 from mainspring.testing.clock import ManualClock
+from mainspring.tuning import quick_switches
 from tests.conformance.scenario import (
     Bell,
     a_halt,
@@ -141,7 +142,8 @@ async def test_the_writer_begins_before_the_end_of_a_long_pass(
         begun.set()
         return items
 
-    answers = run(note, [1]), run(note, [2])
+    with quick_switches():
+        answers = run(note, [1]), run(note, [2])
     assert begun.wait(DEADLINE)  # the loop is busy with this test
     assert [*await asyncio.gather(*answers, run(note, [3]))] == [[1], [2], [3]]
 
@@ -153,7 +155,8 @@ async def test_a_long_pass_after_another_loop_has_closed_the_store_fails(
     monkeypatch.setattr(writer, "LONG_PASS", -math.inf)
     threads = store._threads
     await asyncio.to_thread(threads.writer.stop)
-    answers = [threads.writer.run(lambda _, items: items, [number]) for number in range(3)]
+    with quick_switches():
+        answers = [threads.writer.run(lambda _, items: items, [number]) for number in range(3)]
     for answer in await asyncio.gather(*answers, return_exceptions=True):
         assert isinstance(answer, StoreError)
 

@@ -7,7 +7,9 @@ Requests of one pass of an event loop are handed over together, at the start of 
 thread would begin with the first one, and compete for the interpreter with the loop that prepares the others. Their
 callers lose nothing: the loop cannot resume them before that pass anyway. If a pass takes as long as a commit, as with
 many HTTP requests at once, an idle writer gets the requests so far before it ends. Then the loop prepares the others
-during that commit, instead of waiting for all of its requests at once.
+during that commit, instead of waiting for all of its requests at once. This is done only in a process whose threads
+switch quickly (tuning.py), as workers and the service do: elsewhere the writer would wait for the loop anyway, and only
+make more commits.
 
 Small writes may be done in the calling thread (`Writer.run_inline`), if no other write is going on. For the first claim
 of an idle worker, switching to the writer thread and back takes a fifth of the time until the job starts. Such a claim
@@ -33,6 +35,7 @@ from mainspring.clock import Clock
 from mainspring.errors import StoreError
 from mainspring.stores.sqlite.connection import DatabaseFile, WriteConnection, refuse_inside
 from mainspring.stores.sqlite.transaction import Committing, Operation, Transaction
+from mainspring.tuning import switches_quickly
 
 IDLE_AFTER = 0.01  # seconds without a request after which the writer no longer counts as busy
 LONG_PASS = 0.0005  # seconds after which an idle writer gets the requests of a pass of an event loop before it ends
@@ -99,10 +102,14 @@ class Writer:
             loop.call_soon(self.hand_over, loop)
         else:
             gathered.requests.append(request)
-            if now - gathered.since > LONG_PASS and not self._writing and self._inbox.empty():
+            if now - gathered.since > LONG_PASS and self._could_begin():
                 self._gathered[loop] = Gathered(now)
                 self._put(gathered.requests)
         return future
+
+    def _could_begin(self) -> bool:
+        """Return whether the thread is idle, and gets the interpreter beside a busy loop."""
+        return not self._writing and self._inbox.empty() and switches_quickly()
 
     def hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
         """Give the requests of a loop to the writer thread. Call it on that loop, also before `stop`."""
