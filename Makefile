@@ -9,7 +9,8 @@ LOCKER := .cache/lock
 UV := uv==0.13.7
 # Three processes for two cores: many tests wait for processes and servers.
 CORES := $(or $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null),2)
-PYTEST_ALL_CORES = $(BIN)/python -m pytest -n $$(($(CORES) * 3 / 2)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+PROCESSES := $(shell echo $$(($(CORES) > 2 ? 4 : $(CORES) * 3 / 2)))
+PYTEST_ALL_CORES = $(BIN)/python -m pytest -p tests.fork_pool --processes $(PROCESSES)
 QUICK := -m "not slow"
 TYPED := src $(foreach d,tests bench examples,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))
 
@@ -33,7 +34,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pyc
 
 .DEFAULT_GOAL := help
-.PHONY: help run petitions companion test check quick collect environments others ready programs lint types imports bench chaos soak examples permissions format lock clean
+.PHONY: help run petitions companion test check suite quick environments others ready programs lint types imports bench chaos soak examples permissions format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,39 +49,42 @@ companion: $(READY) ## run examples/companion with its own DynamoDB server
 	$(BIN)/python -m examples.companion
 
 test: ## everything that must pass: lint, types, layers, all tests; the quick tests on other Pythons
-	@$(MAKE) --no-print-directory -j 3 programs environments lint types imports collect
-	$(PYTEST_ALL_CORES)
+	@$(MAKE) --no-print-directory -j 3 programs environments lint imports
+	@$(MAKE) --no-print-directory -j 2 types suite
 	@$(MAKE) --no-print-directory others
 
 check: lint ## the same with the quick tests only
 	@$(MAKE) --no-print-directory -j 3 imports types quick
 
+# One process collects the tests while the other core checks types.
+suite: $(READY)
+	$(PYTEST_ALL_CORES)
+
 quick: $(READY)
 	$(PYTEST_ALL_CORES) -q $(QUICK)
 
-# Compile all tests once, before several processes at a time would. What is wrong with them, the tests themselves report.
-collect: $(READY)
-	@$(BIN)/python -m pytest --collect-only -qq $(SELECTION) >/dev/null || true
-
 # Each version has its own environment from the same lock. A version that is missing or cannot be set up is skipped.
-# `make test` sets them up while other things run.
+# `make test` sets them up while other things run. The versions are tested side by side: one collects while another runs.
 GOAL := quick
 environments:
-	@$(MAKE) --no-print-directory others GOAL=collect
+	@$(MAKE) --no-print-directory others GOAL=ready
 
 others: ## the quick tests on every other supported Python (PYTHONS="…": on these interpreters; empty: on none)
-	@$(FIND_PYTHON); test ! -x $(BIN)/python || python=$(BIN)/python; done=$$("$$python" -c '$(VERSION)'); \
+	@$(FIND_PYTHON); test ! -x $(BIN)/python || python=$(BIN)/python; done=$$("$$python" -c '$(VERSION)'); runs=; failed=; \
 	for python in $(PYTHONS); do \
 		version=$$("$$python" -c '$(VERSION)' 2>/dev/null) || continue; \
 		case " $$done " in *" $$version "*) continue;; esac; done="$$done $$version"; \
 		again="$(MAKE) --no-print-directory VENV=.cache/python-$$version PYTHON=$$python"; \
-		if test $(GOAL) = collect; then { $$again ready && $$again collect SELECTION='$(QUICK)'; } & continue; fi; \
+		if test $(GOAL) = ready; then $$again ready & continue; fi; \
 		$$again ready || { echo "make: Python $$version is skipped: $$python could not set up its environment"; continue; }; \
-		echo "Quick tests on Python $$version"; $$again quick || exit 1; \
+		$$again quick PROCESSES=2 >.cache/python-$$version.log 2>&1 & runs="$$runs $$version:$$!"; \
+	done; \
+	for run in $$runs; do \
+		wait $${run#*:} || failed=yes; echo "Quick tests on Python $${run%:*}"; cat .cache/python-$${run%:*}.log; \
 	done; wait; \
-	test $(GOAL) = collect || for version in $(SUPPORTED); do case " $$done " in *" $$version "*) ;; *) \
+	test $(GOAL) = ready || for version in $(SUPPORTED); do case " $$done " in *" $$version "*) ;; *) \
 		echo "make: Python $$version is skipped: found no interpreter of that version with venv and pip 22.3 or newer";; \
-	esac; done
+	esac; done; test -z "$$failed"
 
 ready: $(READY)
 
