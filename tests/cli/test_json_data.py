@@ -28,7 +28,7 @@ def test_a_job_has_all_its_fields(shop: Shop) -> None:
 def test_whatever_else_comes_along() -> None:
     assert plain(Priority.LOW) == "low"
     assert plain([Status.RETRYING, {Status.RETRYING: (1, None)}]) == ["retrying", {"retrying": [1, None]}]
-    told = {"type": "E", "message": "m", "traceback": "", "fingerprint": "f", "place": "shop.py in send"}
+    told = {"type": "E", "message": "m", "traceback": "", "fingerprint": "f", "place": "shop.py in send", "code": None}
     assert plain(Failure("E", "m", "", "f", "shop.py in send")) == told
     assert plain(timedelta(minutes=1)) == 60
     assert plain(Filter(ids=("a",)))["ids"] == ["a"]

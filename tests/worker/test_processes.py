@@ -269,7 +269,8 @@ async def test_children_die_with_their_parent(tmp_path: Path) -> None:
 
 def answer(error: BaseException) -> dict[str, Any]:
     kinds = [(kind.__module__, kind.__qualname__) for kind in type(error).__mro__]
-    return {"error": type(error).__name__, "kinds": kinds, "message": str(error), "traceback": "there", "place": ""}
+    texts = {"error": type(error).__name__, "message": str(error), "traceback": "there", "place": "", "code": "E-9"}
+    return {**texts, "kinds": kinds}
 
 
 @pytest.mark.parametrize(
@@ -289,7 +290,8 @@ def answer(error: BaseException) -> dict[str, Any]:
 def test_an_error_of_a_child_gets_the_nearest_class_known_here(error: BaseException, kind: type[BaseException]) -> None:
     told = error_from(answer(error))
     assert type(told) is kind
-    assert told.mainspring_failure == Failure(type(error).__name__, str(error), "there")  # type: ignore[attr-defined]
+    failure = Failure(type(error).__name__, str(error), "there", code="E-9")
+    assert told.mainspring_failure == failure  # type: ignore[attr-defined]
 
 
 def test_an_unknown_error_class_is_replaced_by_its_base_class() -> None:
