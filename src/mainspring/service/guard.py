@@ -202,7 +202,7 @@ class Guard:
                 self._metrics.process.requested(*request.measured())
             request_id.reset(about[0])
             enqueued_via.reset(about[1])
-            del scope["state"]["guarded"]  # a cycle of references would keep each request until the next collection
+            scope["state"].pop("guarded", None)  # a cycle of references would keep it until the next collection
 
     async def _admit(self, request: Request) -> Caller:
         """Return who makes a request. Raises Problem if it may not come in."""
