@@ -224,7 +224,7 @@ async def counted(store: Store, change: BulkChange) -> BulkChange:
     A process that died after a page has changed jobs that it could not note in `looked_at`.
     """
     entries = await store.audit(AuditFilter(operation=change.id, action=change.action.value), limit=1)
-    changed = sum(entry.count for entry in entries)
+    changed = max(change.changed, sum(entry.count for entry in entries))
     return replace(change, changed=changed, looked_at=max(change.looked_at, changed + change.conflicts))
 
 
