@@ -25,6 +25,7 @@ from mainspring.stores.protocol import CappedCount, Changed
 log = get_log("mainspring.bulk")
 
 STEP_LEASE: Millis = 30_000  # after which another process repeats a step that was not finished
+MOST_RECOUNTED = 200_000  # jobs of a list: to read more might take longer than the lease of a step
 COUNT_LEASE: Millis = 300_000  # after which another process counts again; counting millions of jobs takes a while
 
 
@@ -106,7 +107,9 @@ class BulkTimer(Timer):
         """Return it with the number of listed jobs, if the store's audit log may lack those of a process that died."""
         if self._services.store.transactional:
             return change
-        changed = await affected.count(self._services.store, change.id)
+        changed = await affected.count(self._services.store, change.id, MOST_RECOUNTED + 1)
+        if changed > MOST_RECOUNTED:
+            return change
         return replace(change, changed=changed, looked_at=max(change.looked_at, changed + change.conflicts))
 
     async def _wait(self, change: BulkChange, version: str) -> None:

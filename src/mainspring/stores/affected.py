@@ -46,9 +46,14 @@ async def read(store: Store, operation: str, limit: int, cursor: str | None) -> 
     return [job for _, job in shown], SEPARATOR.join(shown[-1]) if len(found) > limit else None
 
 
-async def count(store: Store, operation: str) -> int:
-    """Count the listed jobs. This reads the whole list."""
-    return sum([len(places(page)) async for page in pages(store, COLLECTION, operation)])
+async def count(store: Store, operation: str, most: int) -> int:
+    """Count the listed jobs, up to `most`. This reads the list."""
+    number = 0
+    async for page in pages(store, COLLECTION, operation):
+        number += len(places(page))
+        if number >= most:
+            return most
+    return number
 
 
 def places(documents: Sequence[Document], after: str = "") -> list[Place]:
