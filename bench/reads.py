@@ -270,6 +270,16 @@ def of_application(app: Mainspring) -> Reads:
         ),
         "failure groups: one": lambda: app.failures.get(GROUP),
         "bulk changes: list": app.bulk.list,
+        **counts_of_bulk_changes(app),
+    }
+
+
+def counts_of_bulk_changes(app: Mainspring) -> Reads:
+    """What `app.bulk.start` counts before it answers."""
+    return {
+        f"bulk changes: count to {action}, {name}": lambda a=action, w=where: app.bulk.count(a, w)  # type: ignore[misc]
+        for action in (Action.CANCEL, Action.RETRY, Action.DELETE)
+        for name, where in filters().items()
     }
 
 

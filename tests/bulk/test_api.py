@@ -288,6 +288,30 @@ async def test_a_canary_that_was_cut_off_changes_no_more_jobs(app: Mainspring, c
     assert (done.state, done.changed, done.looked_at, await pending(app)) == (BulkState.DONE, JOBS, JOBS, 0)
 
 
+@pytest.mark.parametrize("canary", [7, None])
+async def test_jobs_that_were_changed_before_the_audit_log_count(
+    app: Mainspring, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, canary: int | None
+) -> None:
+    """On DynamoDB, a process can die in between."""
+    if not isinstance(app.store, DynamoStore):
+        pytest.skip("the audit log is in the commit of the changes")
+
+    async def dies(*_: Any) -> None:
+        msg = "killed"
+        raise StoreUnavailable(msg)
+
+    change = await app.bulk.start("cancel", ALL, canary=canary)
+    with monkeypatch.context() as patched:
+        patched.setattr("mainspring.stores.dynamodb.admin.write_entry", dies)
+        with pytest.raises(StoreUnavailable):
+            await step(app)
+    clock.advance(STEP_LEASE / 1000)
+    await step(app)
+    known = await app.bulk.get(change.id)
+    number = canary or JOBS
+    assert (known.changed, known.looked_at, await pending(app)) == (number, number, JOBS - number)
+
+
 @pytest.mark.parametrize("move", [Move.RETRY, Move.DEAD])
 async def test_a_retry_that_was_cut_off_retries_each_job_once(app: Mainspring, clock: ManualClock, move: Move) -> None:
     await app.jobs.delete_where(ALL)

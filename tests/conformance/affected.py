@@ -65,6 +65,7 @@ class AffectedTests(StoreScenario):
         ids, by = await put_many(store, 10), listing()
         await change_all(store, action, by, 4)
         assert await ids_of(store, by, size) == sorted(ids)
+        assert [await affected.count(store, by.operation, most) for most in (7, 100)] == [7, len(ids)]
 
     async def test_a_page_that_is_repeated_lists_no_job_twice(self, store: Store) -> None:
         """A process died after the page, and before it had noted so."""

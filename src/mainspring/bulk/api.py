@@ -191,7 +191,7 @@ class Bulk:
             for name, value in filter_data(change.where).items()
         }
         detail = {"action": change.action.value, "filter": where, "jobs": change.total}
-        return Note(By(actor, reason, change.id), action, detail)
+        return Note(By(actor, reason, change.id), action, {**detail, **({"dry_run": True} if change.dry_run else {})})
 
 
 async def count(store: Store, where: Filter, now: datetime) -> CappedCount:
@@ -214,8 +214,8 @@ async def count(store: Store, where: Filter, now: datetime) -> CappedCount:
 
 def of_same_tables(where: Filter) -> Filter:
     """Return the filter for all jobs that a full count may have to look at; stores keep finished jobs apart."""
-    finished = [group for group in (FINISHED, frozenset(Status) - FINISHED) if group.intersection(where.statuses)]
-    return Filter(statuses=tuple(status for status in Status if any(status in group for group in finished)))
+    tables = [table for table in (FINISHED, frozenset(Status) - FINISHED) if table.intersection(where.statuses)]
+    return Filter(statuses=tuple(status for status in Status if any(status in table for table in tables)))
 
 
 async def counted(store: Store, change: BulkChange) -> BulkChange:
@@ -224,7 +224,7 @@ async def counted(store: Store, change: BulkChange) -> BulkChange:
     A process that died after a page has changed jobs that it could not note in `looked_at`.
     """
     entries = await store.audit(AuditFilter(operation=change.id, action=change.action.value), limit=1)
-    changed = sum(entry.count for entry in entries)
+    changed = max(change.changed, sum(entry.count for entry in entries))
     return replace(change, changed=changed, looked_at=max(change.looked_at, changed + change.conflicts))
 
 

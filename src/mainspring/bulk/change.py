@@ -121,8 +121,8 @@ def narrowed(where: Filter, now: datetime) -> Filter:
 
 def check_count(total: CappedCount, expected: int) -> None:
     """Raise CountMoved if the jobs are not as many as expected, or already more."""
-    too_few = total.exact and total.value < (1 - TOLERANCE) * expected
-    if too_few or total.value > (1 + TOLERANCE) * expected:
+    more = total.value - expected
+    if more > TOLERANCE * expected or (total.exact and -more > TOLERANCE * expected):
         msg = (
             f"{total} jobs match, but {expected:,} were expected, which is more than {TOLERANCE:.0%} off; "
             "look at the jobs again, and start with the new number"

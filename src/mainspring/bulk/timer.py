@@ -18,12 +18,14 @@ from mainspring.feature import Feature, Timer
 from mainspring.jobs import Jobs
 from mainspring.log import get_log
 from mainspring.services import Services
+from mainspring.stores import affected
 from mainspring.stores.documents import Bundle, By, Document, Write
 from mainspring.stores.protocol import CappedCount, Changed
 
 log = get_log("mainspring.bulk")
 
 STEP_LEASE: Millis = 30_000  # after which another process repeats a step that was not finished
+MOST_RECOUNTED = 200_000  # jobs of a list: to read more might take longer than the lease of a step
 COUNT_LEASE: Millis = 300_000  # after which another process counts again; counting millions of jobs takes a while
 
 
@@ -49,7 +51,8 @@ class BulkTimer(Timer):
         if change.state is BulkState.COUNTING:
             await self._count(change, version)
         else:
-            await self._step(await counted(self._services.store, change), version)
+            change = await counted(self._services.store, change)
+            await self._step(await self._recounted(change) if change.state is BulkState.CANARY else change, version)
 
     async def _count(self, change: BulkChange, version: str) -> None:
         """Count the jobs, and begin if they are as many as expected."""
@@ -100,13 +103,23 @@ class BulkTimer(Timer):
         await self._jobs.follow(change.action, page, by)
         return page
 
+    async def _recounted(self, change: BulkChange) -> BulkChange:
+        """Return it with the number of listed jobs, if the store's audit log may lack those of a process that died."""
+        if self._services.store.transactional:
+            return change
+        changed = await affected.count(self._services.store, change.id, MOST_RECOUNTED + 1)
+        if changed > MOST_RECOUNTED:
+            return change
+        return replace(change, changed=changed, looked_at=max(change.looked_at, changed + change.conflicts))
+
     async def _wait(self, change: BulkChange, version: str) -> None:
         """Write that it waits for `go_on`."""
-        await self._written(self._write(replace(change, state=BulkState.WAITING), version, due_at=None))
+        waiting = replace(await self._recounted(change), state=BulkState.WAITING)
+        await self._written(self._write(waiting, version, due_at=None))
 
     async def _finish(self, change: BulkChange, version: str) -> None:
         now = self._services.store.clock.now()
-        ended = replace(change, ended_at=at(now))
+        ended = replace(await self._recounted(change), ended_at=at(now))
         write = Write(change.key, to_data(ended), expected=version, expires_at=now + KEEP, recorded=True)
         if await self._written(write):
             log.info("bulk_ended", bulk=change.id, state=change.state, action=change.action, looked_at=change.looked_at)

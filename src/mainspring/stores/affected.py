@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from mainspring.clock import Millis
 from mainspring.stores.documents import By, Document, Key, Listing, Write
-from mainspring.stores.paging import check_limit
+from mainspring.stores.paging import check_limit, pages
 from mainspring.stores.protocol import Store
 from mainspring.stores.sorting import not_a_cursor
 
@@ -44,6 +44,16 @@ async def read(store: Store, operation: str, limit: int, cursor: str | None) -> 
         size = max(1, (limit + 1 - len(found)) * len(documents) // len(places(documents)))
     shown = found[:limit]
     return [job for _, job in shown], SEPARATOR.join(shown[-1]) if len(found) > limit else None
+
+
+async def count(store: Store, operation: str, most: int) -> int:
+    """Count the listed jobs, up to `most`. This reads the list."""
+    number = 0
+    async for page in pages(store, COLLECTION, operation):
+        number += len(places(page))
+        if number >= most:
+            return most
+    return number
 
 
 def places(documents: Sequence[Document], after: str = "") -> list[Place]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 from mainspring.errors import (
     ConfigurationError,
@@ -75,9 +75,9 @@ class Schedules:
         self._project = project
         self.declared: dict[str, Declared] = {}
 
-    def in_project(self, name: str) -> Schedules:
+    def in_project(self, name: str) -> Self:
         """Return the schedules of a project. There, `nightly` means the schedule `p/<project>/nightly`."""
-        own = Schedules(self._services, self._pipeline, check_project(name))
+        own = type(self)(self._services, self._pipeline, check_project(name))
         own.declared = {known: declared for known, declared in self.declared.items() if project_of(known) == name}
         return own
 
