@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -17,11 +18,15 @@ from mainspring.cli import build_parser, main
 from mainspring.cli.serve import application_of, settings_of
 from mainspring.errors import ConfigurationError
 from mainspring.service.program import worker_settings
-from mainspring.service.settings import ServiceSettings, load_settings, warnings_of
+from mainspring.service.settings import ServiceSettings, load_settings, unknown_variables, warnings_of
 from mainspring.service.tokens import Scope
 from mainspring.service.views import TokenView
 
 ALL = ["MAINSPRING_PORT", "PORT", "HOST", "LOG_LEVEL", "QUEUE_DB_PATH", "MAINSPRING_STORE", "MAINSPRING_APP"]
+
+ROOT = Path(__file__).parent.parent.parent
+ENDINGS = {"", ".py", ".md", ".sh", ".js"}  # of files that may name variables
+MISSPELT = {"MAINSPRING_PROT", "MAINSPRING_QXZWV"}  # of the tests below
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +130,33 @@ def test_config_check_reports_errors_and_warnings(capsys: pytest.CaptureFixture[
     assert "error: port: Input should be less than" in capsys.readouterr().out
 
 
+def test_config_check_warns_about_misspelt_variables(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MAINSPRING_PROT", "1")
+    monkeypatch.setenv("mainspring_log_level", "info")  # names have no case
+    for options, code in ([], 0), (["--port", "70000"], 1):
+        assert main(["config", "check", *options]) == code
+        said = "warning: MAINSPRING_PROT is not the name of a setting, and is ignored; do you mean MAINSPRING_PORT"
+        output = capsys.readouterr().out
+        assert said in output
+        assert output.count("warning:") == 1
+    assert unknown_variables(["MAINSPRING_QXZWV", "PROT"]) == [
+        "MAINSPRING_QXZWV is not the name of a setting, and is ignored"
+    ]
+
+
+def test_every_variable_of_the_project_is_known() -> None:
+    """A name that other parts read must not be reported as misspelt."""
+    parts = [path for part in ("src", "docs", "examples", "tests") for path in (ROOT / part).rglob("*")]
+    texts = [
+        path.read_text("utf-8") for path in (ROOT / "Makefile", *parts) if path.suffix in ENDINGS and path.is_file()
+    ]
+    used = {name for text in texts for name in re.findall(r"\bMAINSPRING_[A-Z_]*[A-Z]\b", text)}
+    assert "MAINSPRING_METRICS_PORT" in used
+    assert unknown_variables(used - MISSPELT) == []
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -211,6 +243,7 @@ OPTIONS: dict[str, tuple[str, Any]] = {
     "proxy_scopes": ("--proxy-scopes read,operate", ("read", "operate")),
     "outgoing_allow": ("--outgoing-allow 10.1.0.0/16", ("10.1.0.0/16",)),
     "max_body": ("--max-body 5000", 5000),
+    "header_timeout": ("--header-timeout 5", 5.0),
     "body_timeout": ("--body-timeout 5", 5.0),
     "rate_limit": ("--rate-limit 0.5", 0.5),
     "rate_burst": ("--rate-burst 3", 3),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -162,15 +163,15 @@ def application_of(settings: ServiceSettings) -> Mainspring:
 
 def check_config(args: Namespace, terminal: Terminal) -> int:
     require_extra()
-    from mainspring.service.settings import warnings_of
+    from mainspring.service.settings import unknown_variables, warnings_of
 
+    errors, warnings = [], unknown_variables(os.environ)
     try:
         settings = settings_of(args)
         application_of(settings)
-        errors: list[str] = []
-        warnings = warnings_of(settings)
+        warnings = [*warnings_of(settings), *warnings]
     except ConfigurationError as error:
-        errors, warnings = str(error).splitlines(), []
+        errors = str(error).splitlines()
     if terminal.json:
         terminal.emit({"errors": errors, "warnings": warnings})
     else:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, cast
 
 import uvicorn
@@ -17,8 +18,8 @@ from mainspring.errors import ConfigurationError, StoreUnavailable
 from mainspring.log import get_log
 from mainspring.runtime import Runtime
 from mainspring.service.application import make_service
+from mainspring.service.connection import HttpConnection
 from mainspring.service.guard import MAX_HEADERS, App
-from mainspring.service.joined_head import Protocol
 from mainspring.service.live import Live
 from mainspring.service.proxy_users import noting_peer
 from mainspring.service.settings import ServiceSettings
@@ -65,7 +66,7 @@ class Service:
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=REQUEST_GRACE,
-            http=Protocol,  # by h11: uvicorn's other parser takes headers of any size
+            http=connections_with(settings.header_timeout),
             h11_max_incomplete_event_size=MAX_HEADERS,
         )
         self._server = Server(config)
@@ -125,6 +126,11 @@ class Service:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+
+
+def connections_with(header_timeout: float) -> type[asyncio.Protocol]:
+    """Return what uvicorn makes for each connection. It parses by h11: the other parser takes headers of any size."""
+    return cast("type[asyncio.Protocol]", partial(HttpConnection, header_timeout=header_timeout))
 
 
 def behind_proxies(service: App) -> App:

@@ -10,6 +10,7 @@ import ipaddress
 import os
 import re
 import tomllib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,6 +27,7 @@ from pydantic_settings import (
 
 from mainspring.errors import ConfigurationError
 from mainspring.outgoing.addresses import networks_of
+from mainspring.published.api import nearest
 from mainspring.redaction import check_rule
 from mainspring.service.tokens import Scope
 from mainspring.stores.protocol import EVERY_QUEUE
@@ -57,6 +59,14 @@ OF_OTHERS = {
     "LOG_LEVEL": ("log_level", "{}"),
 }
 """Names in the environment that other systems use, the setting and its value. Ours (MAINSPRING_…) come first."""
+
+NOT_OF_THE_SERVICE = (
+    *("DEBUG", "ENCRYPTION_KEYS", "ENCRYPTION_KEYS_FILE", "VERSION", "WORKER_NUMBER"),  # of every command
+    *("METRICS_HOST", "METRICS_PORT", "METRICS_TOKEN"),  # of `mainspring worker`
+    *("ATTEMPT", "JOB", "TOKEN", "URL"),  # of clients, and of workers in other languages
+    *("CHAOS", "CHAOS_REPORTS", "CHAOS_SEED", "HISTORIES", "SCREENSHOTS", "TEST_DYNAMODB", "TEST_PG"),  # of tests
+)
+"""What comes after MAINSPRING_ in the names that other parts of Mainspring read."""
 
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -132,6 +142,12 @@ class ServiceSettings(BaseSettings):
         description="bytes of a request's body; five times as many for bulk",
     )
 
+    header_timeout: float = Field(
+        default=30.0,
+        gt=0,
+        le=3600,
+        description="seconds in which the headers of a request must arrive; then the connection is closed",
+    )
     body_timeout: float = Field(
         default=30.0,
         gt=0,
@@ -361,6 +377,21 @@ def warnings_of(settings: ServiceSettings) -> list[str]:
     if not settings.worker and settings.store.startswith("memory:"):
         found.append("memory:// exists only within one process, and this one runs no jobs: worker is false")
     return found
+
+
+def unknown_variables(names: Iterable[str]) -> list[str]:
+    """Return a warning for each name that looks like one of ours, but that nothing reads: it may be misspelt."""
+    known = sorted({*(name.upper() for name in ServiceSettings.model_fields), *NOT_OF_THE_SERVICE})
+    given = [(name, name.upper().removeprefix(PREFIX)) for name in sorted(names) if name.upper().startswith(PREFIX)]
+    return [
+        f"{name} is not the name of a setting, and is ignored{likely(nearest(rest, known))}"
+        for name, rest in given
+        if rest not in known
+    ]
+
+
+def likely(names: Sequence[str]) -> str:
+    return f"; do you mean {' or '.join(PREFIX + name for name in names)}?" if names else ""
 
 
 def proxy_warnings(settings: ServiceSettings) -> list[str]:
