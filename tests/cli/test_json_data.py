@@ -18,8 +18,9 @@ def test_times_are_iso_8601_in_utc() -> None:
 def test_a_job_has_all_its_fields(shop: Shop) -> None:
     job_id = shop.enqueue(target=("guest", "g7"), tags=["vip"], priority="high")
     data = plain(shop.app.run(shop.app.jobs.get(job_id)))
-    assert set(data) == {field.name for field in fields(Job)} | {"start_by", "timeout_at", "after"}
-    assert (data["start_by"], data["timeout_at"], data["after"]) == (None, None, None)
+    derived = {"start_by", "timeout_at", "after", "revision", "replay_of"}
+    assert set(data) == {field.name for field in fields(Job)} | derived
+    assert [data[name] for name in ("start_by", "timeout_at", "after", "replay_of")] == [None] * 4
     assert (data["priority"], data["status"], data["target"], data["tags"]) == (
         "high", "pending", {"type": "guest", "id": "g7"}, ["vip"],
     )  # fmt: skip
