@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -168,6 +169,15 @@ async def test_migrate_adds_what_an_existing_table_lacks_and_keeps_its_expiry(th
     (job,) = [item for item in await all_items(store) if item["PK"]["S"].startswith("mainspring/job#")]
     assert (theirs or OWN_EXPIRY) in job
     assert [finding.severity for finding in await store.diagnose()] == [Severity.OK, Severity.OK]
+    await client().call("DeleteTable", {"TableName": name})
+
+
+@slow
+async def test_processes_that_migrate_at_once_create_one_table() -> None:
+    name = fresh_name()
+    done = await asyncio.gather(*(sharing(name).migrate() for _ in range(4)))
+    assert [f"create table {name}" in steps for steps in done].count(True) == 1
+    await sharing(name).open()
     await client().call("DeleteTable", {"TableName": name})
 
 

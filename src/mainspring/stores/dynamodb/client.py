@@ -60,6 +60,10 @@ class TableMissing(StoreError):
     """The table does not exist."""
 
 
+class TableExists(StoreError):
+    """The table that should be created exists, or something else is done to it."""
+
+
 class ConditionFailed(Exception):
     def __init__(self, item: Item | None) -> None:
         super().__init__("a condition did not hold")
@@ -296,6 +300,8 @@ def explain_setback(status: int, codes: Collection[str], problem: Mapping[str, A
 def explain_error(status: int, code: str, problem: Mapping[str, Any]) -> StoreError:
     if code == "ResourceNotFoundException":
         return TableMissing(f"the table does not exist; run `mainspring migrate` ({words(problem)})")
+    if code == "ResourceInUseException":
+        return TableExists(words(problem))
     if code in {"AccessDeniedException", "UnrecognizedClientException", "MissingAuthenticationTokenException"}:
         return StoreReadOnly(f"these AWS credentials may not do that: {words(problem)}")
     return StoreError(f"{code or status}: {words(problem)}")

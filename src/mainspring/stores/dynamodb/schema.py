@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mainspring.errors import ConfigurationError, StoreError, StoreTooNew, StoreUnavailable
-from mainspring.stores.dynamodb.client import Client, ConditionFailed, TableMissing
+from mainspring.stores.dynamodb.client import Client, ConditionFailed, TableExists, TableMissing
 from mainspring.stores.dynamodb.items import PLACES, TARGETS, key
 from mainspring.stores.dynamodb.layout import OWN_TABLE, Layout
 from mainspring.stores.dynamodb.table import Table
@@ -93,15 +93,12 @@ async def describe(client: Client, name: str) -> dict[str, Any] | None:
 
 async def migrate(table: Table, settings: TableSettings, shards: int) -> list[str]:
     """Create what is missing and return the names of what was done."""
-    done: list[str] = []
-    found = await describe(table.client, table.name)
-    if found is None:
-        await table.client.call("CreateTable", definition(table.name, settings, table.layout))
-        done.append(f"create table {table.name}")
-    else:
+    done = await create(table, settings)
+    found = await wait_until_active(table)
+    if not done:
         refuse_other_keys(table, found)
         done += await add_indexes(table, settings, found)
-    await wait_until_active(table)
+        await wait_until_active(table)
     is_new = await about(table) is None
     if is_new:
         await introduce(table, shards)
@@ -111,6 +108,17 @@ async def migrate(table: Table, settings: TableSettings, shards: int) -> list[st
         await table.call("UpdateContinuousBackups", {"PointInTimeRecoverySpecification": wanted})
         done.append("point-in-time recovery")
     return [*done, f"{shards} shards"] if is_new else done
+
+
+async def create(table: Table, settings: TableSettings) -> list[str]:
+    """Create the table if it does not exist. Another process may do so meanwhile, or the answer may be lost."""
+    if await describe(table.client, table.name) is not None:
+        return []
+    try:
+        await table.client.call("CreateTable", definition(table.name, settings, table.layout))
+    except TableExists:
+        return []
+    return [f"create table {table.name}"]
 
 
 async def add_indexes(table: Table, settings: TableSettings, found: Mapping[str, Any]) -> list[str]:
@@ -166,13 +174,14 @@ def refuse_other_keys(table: Table, found: Mapping[str, Any]) -> None:
         raise ConfigurationError(msg)
 
 
-async def wait_until_active(table: Table) -> None:
+async def wait_until_active(table: Table) -> dict[str, Any]:
+    """Return the description of the table and its indexes once they can be used."""
     for _ in range(round(READY_TIMEOUT)):
         found = await describe(table.client, table.name)
         if found is not None and found["TableStatus"] == "ACTIVE":
             states = {index.get("IndexStatus", "ACTIVE") for index in found.get("GlobalSecondaryIndexes") or ()}
             if states <= {"ACTIVE"}:
-                return
+                return found
         await asyncio.sleep(1.0)
     msg = f"table {table.name} or one of its indexes is still being created; run `mainspring migrate` again later"
     raise StoreUnavailable(msg)
