@@ -93,7 +93,13 @@ class Server(uvicorn.Server):
 
     def __init__(self, service: Any, *, proxy_headers: bool = True) -> None:
         config = uvicorn.Config(
-            service, port=0, log_config=None, access_log=False, lifespan="off", proxy_headers=proxy_headers
+            service,
+            port=0,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            proxy_headers=proxy_headers,
+            timeout_keep_alive=3600,  # a busy machine may take longer than uvicorn's 5 s between two requests
         )
         super().__init__(config)
         self.running, self.ending = asyncio.Event(), asyncio.Event()

@@ -141,11 +141,14 @@ async def test_a_stream_and_a_claim_that_waits_stay_open(app: Mainspring) -> Non
 
 
 async def test_a_websocket_stays_open(app: Mainspring) -> None:
-    async with serving(app) as served, aiohttp.ClientSession() as session:
-        async with session.ws_connect(f"{served.url}/v1/events/ws") as socket:
-            await socket.send_json({"subscribe": "events"})
-            await socket.receive_str()
-            await served.until_a_silent_one_is_closed()
-            job = await app.enqueue("any", {}, allow_unknown=True)
-            while job.id not in await socket.receive_str():
-                pass
+    async with (
+        serving(app) as served,
+        aiohttp.ClientSession() as session,
+        session.ws_connect(f"{served.url}/v1/events/ws") as socket,
+    ):
+        await socket.send_json({"subscribe": "events"})
+        await socket.receive_str()
+        await served.until_a_silent_one_is_closed()
+        job = await app.enqueue("any", {}, allow_unknown=True)
+        while job.id not in await socket.receive_str():
+            pass
