@@ -380,3 +380,25 @@ async def test_a_removed_subscriber_is_forgotten(app: Mainspring) -> None:
     assert await app.subscribers.remove("mailer")
     assert await app.subscribers.states() == []
     assert not await app.subscribers.remove("mailer")
+
+
+@pytest.mark.parametrize("function", [3, lambda: None, lambda _change, _more: None, lambda *, change: change])
+def test_what_cannot_be_called_with_a_change_is_refused_at_once(app: Mainspring, function: Any) -> None:
+    with pytest.raises(ConfigurationError, match="a subscriber is"):
+        app.subscriber("wrong")(function)
+    assert not app.subscribers.registered
+
+
+def test_what_can_be_called_with_a_change_is_a_subscriber(app: Mainspring) -> None:
+    functions: list[Any] = [print, Notes(), [].append, lambda change, more=1: (change, more), lambda *changes: changes]
+    for number, function in enumerate(functions):
+        app.subscriber(f"right-{number}")(function)
+    assert len(app.subscribers.registered) == len(functions)
+
+
+def test_a_filter_of_changes_must_be_one(app: Mainspring) -> None:
+    where: Any = {"kinds": ("created",)}
+    with pytest.raises(ConfigurationError, match="give a ChangeFilter"):
+        app.changes(where=where)
+    with pytest.raises(ConfigurationError, match="give a ChangeFilter"):
+        app.subscriber("wrong", where=where)(print)

@@ -12,7 +12,7 @@ from contextlib import aclosing, suppress
 from mainspring.errors import ChangesLost, StoreUnavailable
 from mainspring.log import get_log
 from mainspring.services import Services
-from mainspring.stores.feed import Change, ChangeFilter, ChangePage, Cursor, with_tags
+from mainspring.stores.feed import Change, ChangeFilter, ChangePage, Cursor, check_where, with_tags
 
 log = get_log("mainspring.changes")
 
@@ -29,6 +29,7 @@ class ChangeStream:
     """
 
     def __init__(self, services: Services, after: str | None, where: ChangeFilter) -> None:
+        check_where(where)
         self._services = services
         self._where = where
         self._place: Cursor | Change | None = None if after is None else Cursor.parse(after)

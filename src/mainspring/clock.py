@@ -205,7 +205,7 @@ def to_millis(moment: datetime) -> Millis:
         raise ValueError(msg)
     millis = -((EPOCH - moment) // MILLISECOND)  # exact, as a float of seconds would not be
     if not MIN_MILLIS <= millis <= MAX_MILLIS:
-        msg = f"{moment!r} is not within the years 1 to 9999 in UTC; give a time that is"
+        msg = f"{moment.isoformat()} is not within the years 1 to 9999 in UTC; give a time that is"
         raise ConfigurationError(msg)
     return millis
 
@@ -222,7 +222,9 @@ def check_moment(moment: datetime, what: str) -> datetime:
         raise ConfigurationError(msg)
     to_millis(moment)
     if not FIRST_YEAR <= moment.year < END_YEAR:
-        msg = f"{what} is {moment!r}; give a time from the year {FIRST_YEAR} on and before the year {END_YEAR}"
+        msg = (
+            f"{what} is {moment.isoformat()}; give a time from the year {FIRST_YEAR} on and before the year {END_YEAR}"
+        )
         raise ConfigurationError(msg)
     return moment
 

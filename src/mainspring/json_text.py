@@ -65,7 +65,7 @@ def problem_of_json(text: str, value: Any) -> str | None:
     Pydantic writes NaN and infinities as null, and writes deeper lists and longer integers than can be read again.
     """
     if "null" in text and has_nan(value):
-        return "it has a NaN or an infinity, which JSON does not have; give None or text instead"
+        return "it has a NaN or an infinity, which JSON does not have; give null (None in Python) or text instead"
     if len(text) > MAX_UNCHECKED_CHARS and (is_perhaps_deep(text) or has_perhaps_long_number(text)):
         return problem_of_reading(text)
     return None

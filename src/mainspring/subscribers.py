@@ -32,7 +32,7 @@ from mainspring.log import get_log
 from mainspring.names import check_name
 from mainspring.services import Services
 from mainspring.stores.documents import ABSENT, Bundle, Document, Key, Listing, Write
-from mainspring.stores.feed import Change, ChangeFilter, Cursor, with_tags
+from mainspring.stores.feed import Change, ChangeFilter, Cursor, check_where, with_tags
 
 log = get_log("mainspring.subscribers")
 
@@ -80,6 +80,22 @@ class SubscriberState:
         return cls(document.key.id, data["cursor"], data["owner"], data["failures"], data["error"])
 
 
+def check_handler(handler: object) -> None:
+    """Raise ConfigurationError for what cannot be called with a change: every change would fail for ever."""
+    if not callable(handler):
+        msg = f"a subscriber is a function that takes a change, not {handler!r}"
+        raise ConfigurationError(msg)
+    try:
+        signature = inspect.signature(handler)
+    except ValueError:  # some functions of C do not tell
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        msg = f"a subscriber is called with one argument, the change, but {handler!r} takes {signature}"
+        raise ConfigurationError(msg) from None
+
+
 class Subscribers:
     """The durable subscribers of an application. Its workers serve them."""
 
@@ -90,6 +106,8 @@ class Subscribers:
 
     def add(self, name: str, where: ChangeFilter, handler: Handler) -> None:
         check_name(name, "the name of a subscriber")
+        check_where(where)
+        check_handler(handler)
         if name in self.registered:
             msg = f"there is a subscriber named {name!r} already; give each one its own name"
             raise ConfigurationError(msg)

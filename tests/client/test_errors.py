@@ -61,10 +61,17 @@ def test_a_code_that_is_not_known_gets_the_class_of_its_status(status: int, kind
 
 
 def test_an_error_says_everything() -> None:
-    lines = [{"pointer": "/delay", "code": "greater_than", "detail": "must be above 0", "more": 1}, "odd"]
+    lines = [
+        {"pointer": "/delay", "code": "greater_than", "detail": "must be above 0", "more": 1},
+        {"parameter": "limit", "code": "int_type", "detail": "a number"},
+        "odd",
+    ]
     problem = {"code": "invalid_request", "detail": "/delay: …", "request_id": "r7", "title": "T", "errors": lines}
     error = error_of(422, problem)
-    assert error.errors == (errors.FieldProblem("/delay", "greater_than", "must be above 0"),)
+    assert error.errors == (
+        errors.FieldProblem("greater_than", "must be above 0", pointer="/delay"),
+        errors.FieldProblem("int_type", "a number", parameter="limit"),
+    )
     assert (error.request_id, error.title, error.problem) == ("r7", "T", problem)
     assert str(error) == "/delay: … (invalid_request, request r7)"
     assert isinstance(error, MainspringError)

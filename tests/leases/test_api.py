@@ -587,3 +587,29 @@ def test_code_without_an_event_loop_has_the_same_calls() -> None:
         assert first.complete_sync(2).status is Status.COMPLETED
         assert lessee.heartbeat_sync().lost == ()
         assert lessee.report_sync([Fail(second.id, second.token, "broken")]).answers[0].accepted
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Snooze("a", 1, delay=1, reason=3),  # type: ignore[arg-type]
+        lambda: Release("a", 1, reason=3),  # type: ignore[arg-type]
+        lambda: Cancelled("a", 1, reason=None),  # type: ignore[arg-type]
+        lambda: Progress("a", 1, 0.5, note=3),  # type: ignore[arg-type]
+        lambda: Fail("a", 1, Failure(3, 4)),  # type: ignore[arg-type]
+        lambda: Fail("a", 1, Failure("Error", "text", traceback=4)),  # type: ignore[arg-type]
+    ],
+)
+def test_an_item_with_wrong_types_cannot_be_made(make: Callable[[], object]) -> None:
+    """A report that failed in its middle would leave some of its items written and others not."""
+    with pytest.raises(ConfigurationError, match="give text"):
+        make()
+
+
+@pytest.mark.parametrize("held", [["x"], {"x": "y"}, {"x": -1}, {"": 1}, 3])
+async def test_held_jobs_are_ids_with_tokens(new_app: NewApp, held: Any) -> None:
+    app = new_app()
+    with pytest.raises(ConfigurationError):
+        await app.leases.claim("far", held=held)
+    with pytest.raises(ConfigurationError):
+        await app.leases.heartbeat("far", held)

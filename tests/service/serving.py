@@ -101,7 +101,7 @@ class Server(uvicorn.Server):
             lifespan="off",
             proxy_headers=proxy_headers,
             http=Protocol,
-            timeout_keep_alive=300,  # a client that checks an answer for longer, on a busy machine, would be cut off
+            timeout_keep_alive=3600,  # a busy machine may take longer than uvicorn's 5 s between two requests
         )
         super().__init__(config)
         self.running, self.ending = asyncio.Event(), asyncio.Event()

@@ -151,15 +151,6 @@ async def test_a_wrong_body_is_explained_and_enqueues_nothing(
     assert await app.jobs.count() == 0
 
 
-@pytest.mark.parametrize("content_type", ["application/x-www-form-urlencoded", "text/plain"])
-async def test_a_body_that_is_not_marked_as_json_is_refused_with_the_remedy(client: Client, content_type: str) -> None:
-    for method, path in (("POST", "/v1/signals"), ("PUT", "/v1/people/ana"), ("POST", "/v1/queues/mail:pause")):
-        answer = await client.send(method, path, {"key": "a"}, content_type=content_type)
-        assert answer.code == "invalid_request"
-        assert "send the header Content-Type: application/json (curl --json does)" in answer.data["detail"]
-    assert (await client.post("/v1/jobs", ADA, content_type=content_type)).status == 201  # it takes only JSON
-
-
 async def test_only_lines_that_allow_it_enqueue_an_unknown_task(client: Client) -> None:
     allowed = {"task": "new", "allow_unknown": True}
     results = (await client.post("/v1/jobs:bulk", {"jobs": [allowed, {"task": "new"}, allowed]})).data["results"]

@@ -9,6 +9,7 @@ import hashlib
 from mainspring import Mainspring
 from mainspring.service.static_files import FOLDER, files, integrity_of, path_of
 from tests.service.serving import Client, serving
+from tests.service.test_security import mounted
 
 SCRIPT = (FOLDER / "progress.js").read_text("utf-8")
 
@@ -43,6 +44,14 @@ async def test_the_index_names_the_lasting_path_and_the_hash(client: Client) -> 
     assert (await client.get(entry["path"])).text == SCRIPT
     digest = base64.b64encode(hashlib.sha384(SCRIPT.encode()).digest()).decode()
     assert entry["integrity"] == integrity_of("progress.js") == f"sha384-{digest}"
+
+
+async def test_the_paths_of_a_mounted_service_begin_with_its_mount(app: Mainspring) -> None:
+    async with mounted(app) as client:
+        root = client.url[client.url.index("/", len("http://")) :]
+        entry = (await client.get("/static/index.json")).data["progress.js"]
+        assert entry["path"] == root + path_of("progress.js")
+        assert f"{root}/static/index.json lists them" in (await client.get("/static/nope.js")).data["detail"]
 
 
 def test_the_script_is_small_and_needs_nothing_that_a_strict_policy_forbids() -> None:

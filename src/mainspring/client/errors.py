@@ -53,9 +53,10 @@ class UnexpectedAnswer(ClientError):
 class FieldProblem:
     """What is wrong with one field of a request."""
 
-    pointer: str  # where, as a JSON pointer into the body, or the name of a parameter
     code: str
     detail: str
+    pointer: str | None = None  # where in the body, as a JSON pointer; empty: the body as a whole
+    parameter: str | None = None  # where else: the name of a parameter of the query, the path or the headers
 
 
 class ServiceError(ClientError):
@@ -96,7 +97,10 @@ def restore(kind: type[ServiceError], status: int, problem: Mapping[str, Any], a
 def field_problems(given: Any) -> tuple[FieldProblem, ...]:
     lines: Sequence[Any] = given if isinstance(given, list) else ()
     return tuple(
-        FieldProblem(*(str(line.get(name, "")) for name in ("pointer", "code", "detail")))
+        FieldProblem(
+            *(str(line.get(name, "")) for name in ("code", "detail")),
+            *(line.get(name) if isinstance(line.get(name), str) else None for name in ("pointer", "parameter")),
+        )
         for line in lines
         if isinstance(line, Mapping)
     )

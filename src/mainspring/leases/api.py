@@ -25,7 +25,7 @@ from mainspring.leases import admission
 from mainspring.leases.answers import Pulse, Report, SavedStep
 from mainspring.leases.ears import Ear, Ears
 from mainspring.leases.ending import LeasedRun, claim_of
-from mainspring.leases.items import Item, Release
+from mainspring.leases.items import Item, Release, check_held
 from mainspring.leases.lessee import Batch, Lease, Lessee
 from mainspring.leases.report import Reporter
 from mainspring.log import get_log
@@ -142,7 +142,7 @@ class Leases:
             raise ConfigurationError(msg)
         known = () if tasks is None else tuple(sorted(tasks))
         if tasks is not None and not known:
-            msg = "tasks is empty, so nothing could be claimed; name some tasks, or give None for all"
+            msg = "tasks is empty, so nothing could be claimed; name some tasks, or leave it out for all"
             raise ConfigurationError(msg)
         check_names(known, "a task")
         heartbeat = self._runtime.store.lease / BEATS_PER_LEASE
@@ -180,6 +180,7 @@ class Leases:
         is that of the lessee's code. `unless` is asked before each look for due jobs: once it returns True, the call
         returns without jobs. `within` are patterns of queues: jobs of others among `held` are reported as lost.
         """
+        check_held(held or {})
         tasks = tasks if tasks is None or isinstance(tasks, str) else tuple(tasks)
         info = replace(self._info(worker, queues, tasks), version=self._version_of(lessee, version))
         seconds = check_claim(limit, wait)
@@ -322,6 +323,7 @@ class Leases:
         Return which of the jobs are cancelled or lost, and what is halted. Jobs that are not `within` these patterns of
         queues are lost.
         """
+        check_held(held or {})
         store = self._runtime.store
         await store.open()
         own, foreign = await self._sorted_out(held or {}, within)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -44,6 +45,7 @@ class Progress(Item):
         if not is_number(self.fraction, int, float) or not 0 <= self.fraction <= 1:
             msg = f"progress must be a fraction between 0 and 1, not {self.fraction!r}"
             raise ConfigurationError(msg)
+        check_text(self.note, "note")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class Fail(Item):
             raise ConfigurationError(msg)
         if isinstance(self.error, Failure):
             check_code(self.error.code)
+            for name in ("type", "message", "traceback", "fingerprint", "place"):
+                check_text(getattr(self.error, name), f"{name} of a Failure")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,7 @@ class Snooze(Item):
         if (self.delay is None) == (self.until is None):
             msg = "a snooze needs either `delay`, a length of time, or `until`, a time with its zone"
             raise ConfigurationError(msg)
+        check_text(self.reason, "reason")
         self.delay_from(0)
 
     def delay_from(self, now: Millis) -> Millis:
@@ -109,12 +114,36 @@ class Release(Item):
 
     reason: str = ""
 
+    def __post_init__(self) -> None:
+        Item.__post_init__(self)
+        check_text(self.reason, "reason")
+
 
 @dataclass(frozen=True, slots=True)
 class Cancelled(Item):
     """The lessee has stopped, because the job was cancelled; or the job turned out to be pointless."""
 
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        Item.__post_init__(self)
+        check_text(self.reason, "reason")
+
+
+def check_text(value: object, what: str) -> None:
+    """Raise ConfigurationError for what is not text: the store would refuse it after other items were written."""
+    if not isinstance(value, str):
+        msg = f"{what} is {value!r}; give text"
+        raise ConfigurationError(msg)
+
+
+def check_held(held: object) -> None:
+    """Raise ConfigurationError unless the held jobs are ids and their tokens."""
+    if not isinstance(held, Mapping):
+        msg = f"held is {held!r}; give the ids of the leased jobs with their tokens: {{job_id: token}}"
+        raise ConfigurationError(msg)
+    for job_id, token in held.items():
+        Item(job_id, token)
 
 
 def is_text(value: object) -> bool:

@@ -35,7 +35,7 @@ from mainspring.service.guard import App, Guard, Receive, Send
 from mainspring.service.live import Live
 from mainspring.service.problems import Problem, problem_of
 from mainspring.service.push import add_http_task
-from mainspring.service.requests import Endpoint, Handle, app_of, of_lines
+from mainspring.service.requests import Endpoint, Handle, app_of, not_json, of_lines
 from mainspring.service.resources import BROWSER_ROUTERS, ROUTERS
 from mainspring.service.secrets import DeliveryTokens, Secrets
 from mainspring.service.settings import ServiceSettings, load_settings
@@ -67,7 +67,12 @@ def make_service(app: Mainspring, settings: ServiceSettings | None = None, live:
 
 def make_api(app: Mainspring, tokens: Tokens, settings: ServiceSettings, live: Live) -> FastAPI:
     api = FastAPI(
-        title="Mainspring", version=openapi.version(), docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json"
+        title="Mainspring",
+        version=openapi.version(),
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/v1/openapi.json",
+        redirect_slashes=False,
     )
     api.state.mainspring = app
     api.state.tokens = tokens
@@ -161,16 +166,9 @@ async def on_invalid(request: Request, error: Any) -> Response:
     lines = error.errors()
     if any(line["type"] == "json_invalid" for line in lines):
         return respond(request, Problem("invalid_json", "the body is not valid JSON"))
-    if isinstance(error.body, bytes):  # the framework reads JSON only if the header says so
-        msg = "the body is not marked as JSON; send the header Content-Type: application/json (curl --json does)"
-        return respond(request, Problem("invalid_request", msg))
-    return respond(request, of_lines(lines, pointer))
-
-
-def pointer(place: Any) -> str:
-    """Return where an error is: in the body as a JSON pointer, otherwise the parameter."""
-    source, *path = map(str, place)
-    return "/" + "/".join(path) if source == "body" else ".".join(path) or source
+    if isinstance(error.body, bytes):  # the framework reads only what the header calls JSON
+        return respond(request, not_json(request.headers.get("content-type", "")))
+    return respond(request, of_lines(lines, error.body))
 
 
 async def on_http(request: Request, error: Any) -> Response:
@@ -178,10 +176,21 @@ async def on_http(request: Request, error: Any) -> Response:
     if isinstance(error.__cause__, Problem):  # the guard's, while the framework read the body
         return respond(request, error.__cause__)
     code = CODES.get(error.status_code, "invalid_request")
-    response = respond(request, Problem(code, f"{request.method} {request.url.path}: {error.detail}"))
+    response = respond(request, Problem(code, f"{request.method} {request.url.path}: {error.detail}{hint(request)}"))
     if error.status_code == METHOD_NOT_ALLOWED:
         response.headers["allow"] = ", ".join(methods_of(request))
     return response
+
+
+def hint(request: Request) -> str:
+    """Return which path is meant, if the one of the request has a slash too many."""
+    path: str = request.scope["path"]
+    if not path.endswith("/"):
+        return ""
+    shorter = {**request.scope, "path": path.rstrip("/")}
+    if all(route.matches(shorter)[0] is Match.NONE for route in request.app.routes):
+        return ""
+    return f"; the path is {request.url.path.rstrip('/')}, without a slash at its end"
 
 
 def methods_of(request: Request) -> list[str]:

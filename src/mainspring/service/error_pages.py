@@ -96,9 +96,9 @@ ADVICE: Mapping[str, Advice] = {
         "Add the name to `allowed_hosts` if it is one of the service. A proxy must pass `Host` on.",
     ),
     "invalid_request": Advice(
-        "A field or parameter is missing, unknown, of the wrong type, or out of range. `errors` lists them, with a "
-        "JSON pointer for each.",
-        "Correct the request. The API's description says what each field takes.",
+        "A field or parameter is missing, unknown, of the wrong type, or out of range. `errors` lists them: `pointer` "
+        "is a JSON pointer into the body, `parameter` the name of a parameter. Or the body is not marked as JSON.",
+        "Correct the request. The API's description says what each field takes. Send JSON with `curl --json`.",
     ),
     "invalid_payload": Advice(
         "The payload does not fit the JSON Schema that the workers of the task have published.",

@@ -75,7 +75,7 @@ async def first_message(socket: WebSocket, check: TypeAdapter[T]) -> T:
     try:
         return check.validate_json(text)
     except ValidationError as error:
-        raise invalid(error) from None
+        raise invalid(error, text) from None
 
 
 async def caller_of(socket: WebSocket, text: str | None) -> Caller:

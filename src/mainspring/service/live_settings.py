@@ -10,7 +10,7 @@ from pydantic import Field, StrictBool, StrictInt
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mainspring.features.limits.options import Rate
+from mainspring.features.limits.options import LARGEST, Rate
 from mainspring.features.settings.api import Setting
 from mainspring.json_data import plain
 from mainspring.live_settings import Kind
@@ -27,22 +27,21 @@ from mainspring.service.tokens import Scope
 router = Router(prefix="/v1/settings", tags=["settings"])
 OwnerName = Annotated[str, Path(max_length=200)]
 Option = Literal["limit", "rate", "retry", "timeout", "max_attempts", "paused"]
-HIGHEST = 1_000_000_000
 
 
 class RateBody(Body):
     """At most `count` jobs start in `per` seconds and, after a pause, up to `burst` at once."""
 
-    count: int = Field(strict=True, ge=1, le=HIGHEST)
+    count: int = Field(strict=True, ge=1, le=LARGEST)
     per: Seconds = Field(default=1.0, ge=0.001)
-    burst: StrictInt | None = Field(default=None, ge=1, le=HIGHEST, description="default: `count`")
+    burst: StrictInt | None = Field(default=None, ge=1, le=LARGEST, description="default: `count`")
 
 
 class SettingsBody(Reasoned):
     """Settings to change. Those that are left out stay as they are; DELETE goes back to the code's values."""
 
     limit: int | None = Field(
-        strict=True, default=None, ge=1, le=HIGHEST, description="at most so many jobs run at once"
+        strict=True, default=None, ge=1, le=LARGEST, description="at most so many jobs run at once"
     )
     rate: RateBody | None = None
     retry: RetryPolicy | None = None

@@ -6,7 +6,7 @@ docs/service.md lists the codes. A test compares that list with `KINDS`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,7 +109,7 @@ class Problem(Exception):
 
     code: str
     detail: str
-    errors: Sequence[Mapping[str, Any]] = ()  # one for each field that is wrong: pointer, code, detail
+    errors: Sequence[Mapping[str, Any]] = ()  # for each field that is wrong: pointer or parameter, code, detail
     more: Mapping[str, Any] = field(default_factory=dict)  # further members of the answer
     retry_after: int | None = None  # seconds, instead of those of its kind
 
@@ -143,6 +143,11 @@ class Problem(Exception):
         return headers
 
 
+def pointer_of(parts: Iterable[str | int]) -> str:
+    """Return a JSON pointer (RFC 6901). That of a whole document is empty."""
+    return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in parts)
+
+
 def problem_of(error: MainspringError) -> Problem:
     """Return what a caller is told about an error of the library."""
     code = next((code for kind, code in OF_ERRORS if isinstance(error, kind)), "internal_error")
@@ -151,8 +156,6 @@ def problem_of(error: MainspringError) -> Problem:
     if code == "internal_error":
         return Problem(code, "the service failed; its log has the cause")
     if isinstance(error, InvalidPerson):
-        lines = [
-            {"pointer": f"/{at.replace('.', '/')}", "code": "invalid", "detail": why} for at, why in error.problems
-        ]
+        lines = [{"pointer": pointer_of(at.split(".")), "code": "invalid", "detail": why} for at, why in error.problems]
         return Problem(code, str(error), lines)
     return Problem(code, str(error))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,12 +19,16 @@ from mainspring.service.bodies import Reasoned
 from mainspring.service.guard import Caller, Receive, Send
 from mainspring.service.guard import Request as Guarded
 from mainspring.service.idempotency import IdempotencyKey
-from mainspring.service.problems import Problem
+from mainspring.service.problems import Problem, pointer_of
 from mainspring.service.replay import ANSWER_WITHIN, REPLAYED, KeyedRequest, KeyKind
 from mainspring.service.secrets import Secrets
 from mainspring.service.tokens import Scope
 
 T = TypeVar("T")
+
+JSON_TYPE = "application/json"
+IS_JSON = re.compile(r"application/(?:[^\s/]+\+)?json", re.IGNORECASE)
+BODY = "body"  # the part of a request in which an error is
 
 Handle = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -161,11 +166,12 @@ class Router(APIRouter):
     """Routes with scopes and idempotency keys."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(route_class=ScopedRoute, **options)
+        # A body without a Content-Type is read as JSON, as by the plain routes.
+        super().__init__(route_class=ScopedRoute, strict_content_type=False, **options)
 
 
 def answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(to_json(data), status, headers, media_type="application/json")
+    return Response(to_json(data), status, headers, media_type=JSON_TYPE)
 
 
 def location(request: Request, path: str) -> dict[str, str]:
@@ -184,21 +190,67 @@ def next_link(request: Request, cursor: str | None) -> dict[str, str]:
 async def body_of(request: Request, check: TypeAdapter[T]) -> tuple[T, bytes]:
     """Return the checked body of a request, and its bytes. Do not read the body by `request` afterwards."""
     raw = await guarded(request).body()
+    refuse_other_types(request)
     try:
         return check.validate_json(raw), raw
     except ValidationError as error:
-        raise invalid(error) from None
+        raise invalid(error, raw) from None
 
 
-def invalid(error: ValidationError) -> Problem:
+def refuse_other_types(request: Request) -> None:
+    """Refuse a body that is marked as anything but JSON, as FastAPI's routes do."""
+    kind = request.headers.get("content-type", JSON_TYPE)
+    if kind != JSON_TYPE and not IS_JSON.fullmatch(kind.partition(";")[0].strip()):
+        raise not_json(kind)
+
+
+def not_json(kind: str) -> Problem:
+    msg = (
+        f"the body is marked as {kind!r}; send JSON, with the header Content-Type: {JSON_TYPE} "
+        f"(curl --json '…', or curl -H 'content-type: {JSON_TYPE}' -d '…')"
+    )
+    return Problem("invalid_request", msg)
+
+
+def invalid(error: ValidationError, body: str | bytes) -> Problem:
     """Return what is wrong with a body, field by field."""
     lines = error.errors(include_url=False, include_context=False, include_input=False)
     if any(line["type"] == "json_invalid" for line in lines):
         return Problem("invalid_json", lines[0]["msg"])
-    return of_lines(lines, lambda place: "/" + "/".join(map(str, place)))
+    return of_lines([{**line, "loc": (BODY, *line["loc"])} for line in lines], from_json(body))
 
 
-def of_lines(lines: Any, pointer: Callable[[Any], str]) -> Problem:
-    errors = [{"pointer": pointer(line["loc"]), "code": line["type"], "detail": line["msg"]} for line in lines]
-    detail = "; ".join(f"{line['pointer']}: {line['detail']}" for line in errors[:3])
+def of_lines(lines: Any, body: Any) -> Problem:
+    """Return what is wrong with a request. The `loc` of each line begins with a part of the request, as in FastAPI."""
+    errors = [{**place_of(line, body), "code": line["type"], "detail": line["msg"]} for line in lines]
+    detail = "; ".join(
+        f"{error.get('parameter') or error.get('pointer') or BODY}: {error['detail']}" for error in errors[:3]
+    )
     return Problem("invalid_request", detail, errors[:100])
+
+
+def place_of(line: Mapping[str, Any], body: Any) -> dict[str, str]:
+    """Return the member of an error that says where it is: `pointer` in the body, or `parameter` elsewhere."""
+    source, *path = line["loc"]
+    if source == BODY:
+        return {"pointer": pointer(path, body, is_missing=line["type"] == "missing")}
+    return {"parameter": str(path[0] if path else source)}
+
+
+def pointer(path: Sequence[str | int], body: Any, *, is_missing: bool) -> str:
+    """Return a JSON pointer (RFC 6901) to a value of the body, or to one that it lacks.
+
+    Pydantic's path also names the forms that a value can have, such as the branches of a union. The body has no such
+    members, so they are left out.
+    """
+    parts: list[str | int] = []
+    value: Any = body
+    for part in path:
+        if has(value, part):
+            parts.append(part)
+            value = value[part]
+    return pointer_of([*parts, path[-1]] if is_missing and path else parts)
+
+
+def has(value: Any, part: str | int) -> bool:
+    return part in value if isinstance(value, dict) else isinstance(value, list) and part in range(len(value))

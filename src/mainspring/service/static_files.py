@@ -66,10 +66,11 @@ def integrity_of(name: str) -> str:
 async def serve_file(request: Request) -> Response:
     name = request.path_params["name"]
     if name == INDEX:
-        return answer(index())
+        return answer(index(request.scope.get("root_path", "")))
     file = files().get(name)
     if file is None:
-        raise Problem("not_found", f"there is no file {name!r}; {STATIC_PATHS}{INDEX} lists them")
+        lists = f"{request.scope.get('root_path', '')}{STATIC_PATHS}{INDEX}"
+        raise Problem("not_found", f"there is no file {name!r}; {lists} lists them")
     headers = {"cache-control": file.keep, "etag": file.etag, "vary": "accept-encoding"}
     if file.etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
@@ -78,9 +79,10 @@ async def serve_file(request: Request) -> Response:
     return Response(file.body, headers=headers, media_type=file.type)
 
 
-def index() -> dict[str, dict[str, str]]:
+def index(root: str) -> dict[str, dict[str, str]]:
+    """Return the path of each file, from where the service is mounted, and what its script element needs."""
     names = [path.name for path in sorted(FOLDER.iterdir())]
-    return {name: {"path": path_of(name), "integrity": integrity_of(name)} for name in names}
+    return {name: {"path": root + path_of(name), "integrity": integrity_of(name)} for name in names}
 
 
 router = Router()

@@ -27,7 +27,15 @@ class HealthView(View):
 
 
 class FieldError(View):
-    pointer: str = Field(description="where the error is in the body, as a JSON pointer, or the name of a parameter")
+    model_config = ConfigDict(json_schema_serialization_defaults_required=False)
+
+    pointer: str | None = Field(
+        default=None,
+        description="of an error in the body: where it is, as a JSON pointer (RFC 6901); empty: the body as a whole",
+    )
+    parameter: str | None = Field(
+        default=None, description="of an error elsewhere: the name of the parameter in the query, path or headers"
+    )
     code: str
     detail: str
 

@@ -259,6 +259,12 @@ class JobRef(NamedTuple):
         return values
 
 
+def check_where(where: object) -> None:
+    if not isinstance(where, ChangeFilter):
+        msg = f"where is {where!r}; give a ChangeFilter, such as ChangeFilter(kinds=('dead_lettered',))"
+        raise ConfigurationError(msg)
+
+
 @dataclass(slots=True)
 class Entry:
     """What one write did to jobs of one task and queue, to documents of one group, or to something else."""

@@ -232,7 +232,7 @@ def to_spot(where: Filter, order: Order, cursor: str | None) -> Spot | None:
 
 def not_a_cursor(cursor: object) -> InvalidCursor:
     return InvalidCursor(
-        f"{shown(cursor)} is not a cursor; pass the previous page's cursor unchanged, or None for the first page"
+        f"{shown(cursor)} is not a cursor; pass the previous page's cursor unchanged, or none for the first page"
     )
 
 

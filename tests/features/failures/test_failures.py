@@ -505,6 +505,10 @@ async def test_what_is_given_is_checked() -> None:
             await app.failures.resolve("x")
         with pytest.raises(FailureGroupNotFound):
             await app.failures.retry("x")
+        wrong: list[Any] = [3, ([],), {"open": 1}]
+        for state in wrong:
+            with pytest.raises(ConfigurationError, match="is not a state of a failure group"):
+                await app.failures.list(state=state)
         with pytest.raises(ConfigurationError, match="'closed' is not a state of a failure group; use any of open"):
             await app.failures.list(state="closed")
         with pytest.raises(ConfigurationError, match="limit is 0"):

@@ -247,8 +247,8 @@ class Failures:
 
 
 def states_of(given: str | GroupState | tuple[str | GroupState, ...] | None) -> tuple[GroupState, ...]:
-    names = () if given is None else (given,) if isinstance(given, str) else tuple(given)
-    if unknown := [name for name in names if name not in frozenset(GroupState)]:
+    names = () if given is None else tuple(given) if isinstance(given, tuple | list) else (given,)
+    if unknown := [name for name in names if name not in list(GroupState)]:
         msg = f"{unknown[0]!r} is not a state of a failure group; use any of {', '.join(GroupState)}"
         raise ConfigurationError(msg)
     return tuple(state for state in GroupState if not names or state in names)

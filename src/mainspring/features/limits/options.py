@@ -20,6 +20,7 @@ from mainspring.stores.documents import Key
 
 COLLECTION = "limits"
 LONGEST_KEY = 200  # characters
+LARGEST = 1_000_000_000  # size of a limit, and count of a rate
 
 KeyFunction = Callable[[Any], str | int]
 """Maps a job's payload (its model, or an object with its arguments as attributes) to the key it counts for."""
@@ -105,8 +106,8 @@ AnyLimit = Limit | Rate | Fair
 
 
 def check_number(owner: str, field: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        msg = f"{owner}({field}={value!r}): give a whole number of at least 1; to stop a queue, pause it"
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
+        msg = f"{owner}({field}={shown(value)}): give a whole number from 1 to {LARGEST:,}; to stop a queue, pause it"
         raise ConfigurationError(msg)
 
 
