@@ -19,6 +19,7 @@ FIGURES = {
     "latency": {"p50": 2.0, "p99": 9.0, "max": 11.0, "min": 1.0},
     "lateness": {"p50": 3.0, "p99": 8.0, "max": 9.0, "min": -1.0},
     "idle": {"percent": 0.2, "server": 0.4, "megabytes": 60.0},
+    "idle_reader": {"percent": 0.05, "server": 0.02},
     "drain_followed": {"rate": 29_000.0, "alone": 30_000.0, "share": 97.0},
     "drain_rated": {"rate": 29_000.0, "free": 30_000.0, "share": 97.0},
     "drain_beside_blocked": {"rate": 30_000.0, "free": 30_000.0, "share": 100.0},

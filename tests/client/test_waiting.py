@@ -60,7 +60,7 @@ def job(status: str) -> Answer:
     moment = "2027-03-01T08:00:00.000Z"
     data: dict[str, Any] = dict.fromkeys(
         ("started_at", "finished_at", "expires_at", "start_by", "timeout_at", "worker", "timeout", "dedupe_key",
-         "target", "progress", "result", "failure", "fingerprint", "waits_for", "payload")
+         "target", "progress", "result", "failure", "fingerprint", "waits_for", "payload", "replay_of")
     )  # fmt: skip
     data |= {"id": "j1", "task": "t", "queue": "q", "status": status, "priority": "normal", "reason": "", "version": ""}
     data |= {
@@ -71,7 +71,7 @@ def job(status: str) -> Answer:
         "max_attempts": 1,
         "crashes": 0,
     }
-    data |= {"tags": [], "headers": {}, "planned_steps": [], "cancel_requested": False}
+    data |= {"revision": "0-pending-0", "tags": [], "headers": {}, "planned_steps": [], "cancel_requested": False}
     return Answer(200, {}, json.dumps(data).encode())
 
 

@@ -97,6 +97,7 @@ class EndTests(StoreScenario):
             "type": "ValueError",
             "message": "boom",
             "fingerprint": (await look(store, held.id)).fingerprint,
+            "code": None,
         }
 
     @pytest.mark.parametrize("move", [Move.RETRY, Move.SNOOZE, Move.RELEASE, Move.SUSPEND, Move.CRASH])

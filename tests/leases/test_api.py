@@ -26,6 +26,7 @@ from mainspring.leases import (
     SaveStep,
     Snooze,
 )
+from mainspring.stores.sqlite import MemoryStore
 
 NewApp = Callable[[], Mainspring]
 SOON = 10.0  # seconds; only a failing test waits this long
@@ -176,6 +177,26 @@ async def test_a_job_is_handed_back_if_another_system_halts_between_its_claim_an
     assert len(await app.leases.claim("far")) == 0
     job = await app.jobs.get(handle.id)
     assert (job.status, job.attempts) == (Status.PENDING, 0)
+
+
+async def test_a_claim_does_not_miss_a_halt_that_begins_right_after_its_first_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = Mainspring(MemoryStore(lease=3 * SOON))
+    tasks_of(app)
+    look = app.leases.heartbeat
+
+    async def look_then_halt(*given: Any, **more: Any) -> Any:
+        monkeypatch.setattr(app.leases, "heartbeat", look)
+        pulse = await look(*given, **more)
+        await app.halt("fire drill", wait=0)
+        for _ in range(10):  # the wake-up is on its way to this event loop
+            await asyncio.sleep(0)
+        return pulse
+
+    monkeypatch.setattr(app.leases, "heartbeat", look_then_halt)
+    async with app, asyncio.timeout(SOON / 2):
+        assert (await app.leases.claim("far", wait=60)).pulse.halted
 
 
 async def test_a_waiting_claim_returns_when_a_halt_begins_and_gets_jobs_when_it_ends(new_app: NewApp) -> None:

@@ -328,7 +328,9 @@ def test_a_task_must_be_at_the_top_of_its_module() -> None:
 def test_a_child_answers_with_the_expected_message() -> None:
     assert perform("next_day", '{"day": "2026-01-31"}')["result"] == '"2026-02-01"'
     assert perform("pid_of_coroutine", "{}")["result"] == str(os.getpid())
-    assert perform("signals", '{"kind": "snooze"}') == {"end": "Snooze", "reason": "later", "delay": 3600.0}
+    assert perform("signals", '{"kind": "snooze"}') == {
+        "end": "Snooze", "reason": "later", "delay": 3600.0, "code": None,
+    }  # fmt: skip
     assert perform("fails", '{"kind": "mute"}')["message"] == "<its message raised RuntimeError>"
 
 

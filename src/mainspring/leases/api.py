@@ -227,14 +227,15 @@ class Leases:
     ) -> Batch:
         loop, lease = asyncio.get_running_loop(), self._runtime.store.lease
         end = loop.time() + seconds
+        ear.clear()  # before the look: what happens after it must end the next wait
         first = pulse = await self.heartbeat(lessee.id, held, queues=lessee.queues)
         while True:
-            ear.clear()
             is_over = unless is not None and await unless()
             leases, pause = ([], 0.0) if is_over else await self._take_safely(lessee, limit)
             if leases or is_over or loop.time() >= end or news(first, pulse):
                 return Batch(tuple(leases), replace(pulse, known=True))
             await ear.wait(min(end - loop.time(), lease / BEATS_PER_LEASE, pause))
+            ear.clear()
             pulse = await self.heartbeat(lessee.id, held, queues=lessee.queues)
             if not pulse.known:  # this process was stopped for longer than the lease
                 await self.enter(lessee)
