@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -103,3 +104,19 @@ async def test_an_error_is_worded_for_callers_of_any_language(
     detail = (await client.send(method, path, body)).data["detail"]
     assert said in detail
     assert "datetime." not in detail
+
+
+async def test_every_operation_refuses_query_parameters_that_it_does_not_have(client: Client) -> None:
+    document = (await client.get("/v1/openapi.json")).data
+    reads = [path for path, operations in document["paths"].items() if "get" in operations and path.startswith("/v1/")]
+    assert len(reads) > 30
+    for path in reads:
+        answer = await client.get(f"{re.sub('{[^}]+}', 'x', path)}?stauts=completed")
+        assert answer.code == "invalid_request", path
+        assert answer.data["errors"][0]["parameter"] == "stauts", path
+
+
+async def test_an_unknown_query_parameter_is_answered_with_the_known_ones(client: Client) -> None:
+    answer = await client.get("/v1/schedules/nightly/preview?count=5")
+    assert "there is no such query parameter; use" in answer.data["detail"]
+    assert "limit" in answer.data["detail"]

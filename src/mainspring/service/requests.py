@@ -114,11 +114,34 @@ class ScopedRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         extra = self.openapi_extra or {}
-        handle = super().get_route_handler()
+        handle = with_known_parameters(super().get_route_handler(), query_names(self))
         if "POST" in (self.methods or ()):
             handle = once(handle, KeyKind(extra.get(KEY_OF, KeyKind.ANSWER)))
         scope = Scope(extra[SCOPE_OF]) if SCOPE_OF in extra else None
         return with_scope(handle, scope, projects=extra.get(PROJECTS, False), is_public=IS_PUBLIC in extra)
+
+
+def query_names(route: APIRoute) -> frozenset[str]:
+    """Return the names of the query parameters that a route takes, one by one or as the fields of a model."""
+    names: set[str] = set()
+    for parameter in route.dependant.query_params:
+        fields = getattr(parameter.field_info.annotation, "model_fields", None)
+        names.update([field.alias or name for name, field in fields.items()] if fields else [parameter.alias])
+    return frozenset(names)
+
+
+def with_known_parameters(handle: Handle, known: frozenset[str]) -> Handle:
+    """Return a handler that refuses other query parameters: a misspelt filter would select everything."""
+
+    async def check_and_handle(request: Request) -> Response:
+        if request.scope["query_string"] and (unknown := request.query_params.keys() - known):
+            taken = f"use {', '.join(sorted(known))}" if known else "there is none"
+            detail = f"there is no such query parameter; {taken}"
+            lines = [{"loc": ("query", name), "type": "extra_forbidden", "msg": detail} for name in sorted(unknown)]
+            raise of_lines(lines, None)
+        return await handle(request)
+
+    return check_and_handle
 
 
 def with_scope(handle: Handle, scope: Scope | None, *, projects: bool, is_public: bool = False) -> Handle:
