@@ -237,6 +237,7 @@ class DatabaseFile:
         connection = self._open()
         if readonly:
             connection.execute("PRAGMA query_only = ON")
+            connection.execute("PRAGMA cache_size = -4096")  # each commit of another connection empties it
         return connection
 
     def identity(self) -> Identity:
