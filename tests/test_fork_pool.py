@@ -74,7 +74,7 @@ def test_a_process_that_dies_fails_the_test_it_was_in(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert outcomes(ended) == {"passed": 2, "failed": 1}
     assert re.search(r"^process \d+ ended in this test$", ended.stdout, re.MULTILINE)
-    assert re.search(r"^FAILED .*test_a.py::test_dies$", ended.stdout, re.MULTILINE)
+    assert re.search(r"^FAILED .*test_a.py::test_dies\b", ended.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("error", ["RuntimeError", "KeyboardInterrupt"])

@@ -114,8 +114,9 @@ async def durable_app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIt
 
 @pytest.mark.slow
 async def test_repeated_requests_have_one_effect_on_each_store(
-    durable_app: Mainspring, kinds: dict[str, KeyKind]
+    durable_app: Mainspring, kinds: dict[str, KeyKind], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("mainspring.service.orders.LEASES_KEPT", 1000)  # none ends while the test runs
     async with serving(durable_app) as client:
         for path in REQUESTS:
             await try_keys(durable_app, client, path, kinds[path])

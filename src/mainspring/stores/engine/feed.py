@@ -64,10 +64,11 @@ def timed(found: list[Entry], lengths: Mapping[Place, Sequence[Millis]]) -> list
     return found
 
 
-def in_parts(refs: Sequence[T]) -> Iterator[Sequence[T]]:
-    if len(refs) <= MAX_JOBS:
-        yield refs
-        return
+def in_parts(refs: Sequence[T]) -> Iterable[Sequence[T]]:
+    return (refs,) if len(refs) <= MAX_JOBS else cut(refs)
+
+
+def cut(refs: Sequence[T]) -> Iterator[Sequence[T]]:
     rest = iter(refs)
     while part := list(islice(rest, MAX_JOBS)):
         yield part
@@ -219,19 +220,18 @@ def documents(writes: Iterable[Write]) -> list[Entry]:
     for write in writes:
         if write.recorded:
             key, is_deleted = write.key, write.data is None or write.became == "deleted"
-            ids.setdefault((key.collection, key.group, is_deleted, write.became), []).append(key.id)
-    return [
-        Entry(kind_of_document(group[0]), data=data_of_documents(group, part))
-        for group, members in ids.items()
-        for part in in_parts(members)
-    ]
+            group = (key.collection, key.group, is_deleted, write.became)
+            if group in ids:
+                ids[group].append(key.id)
+            else:
+                ids[group] = [key.id]
+    return [entry_of(group, part) for group in ids for part in in_parts(ids[group])]
 
 
-def kind_of_document(collection: str) -> ChangeKind:
-    return COLLECTIONS.get(collection.partition(".")[0], ChangeKind.DOCUMENT)
-
-
-def data_of_documents(group: DocumentGroup, ids: Sequence[str]) -> Data:
+def entry_of(group: DocumentGroup, ids: Sequence[str]) -> Entry:
     collection, name, is_deleted, became = group
-    told = {} if became is None else {"became": became}
-    return {"collection": collection, "group": name, IDS: ids, "deleted": is_deleted, **told}
+    data: dict[str, Any] = {"collection": collection, "group": name, IDS: ids, "deleted": is_deleted}
+    if became is not None:
+        data["became"] = became
+    kind = COLLECTIONS.get(collection) or COLLECTIONS.get(collection.partition(".")[0], ChangeKind.DOCUMENT)
+    return Entry(kind, data=data)

@@ -65,6 +65,7 @@ COMMENT ON COLUMN {schema}.jobs.timeout IS 'in ms; 0 means none';
 COMMENT ON COLUMN {schema}.jobs.keep IS 'for how many ms the job is kept once it is completed or cancelled';
 COMMENT ON COLUMN {schema}.jobs.keep_dead IS 'for how many ms the job is kept as a dead letter';
 COMMENT ON COLUMN {schema}.jobs.cancel IS 'whether the running job was asked to stop';
+COMMENT ON COLUMN {schema}.jobs.error_code IS 'the code that the error or the lessee gave; NULL: none';
 COMMENT ON COLUMN {schema}.jobs.fingerprint IS 'of its failure group; it stays when the job is retried';
 COMMENT ON COLUMN {schema}.jobs.version IS 'of the code of the worker that runs it, or ran it last';
 COMMENT ON COLUMN {schema}.jobs.options IS 'JSON for the worker: the job''s own retry policy and isolation';
