@@ -57,11 +57,6 @@ def quick_switches() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def switches_quickly() -> bool:
-    """Return whether a thread that waits for the interpreter gets it soon, although another one is busy."""
-    return sys.getswitchinterval() < 2 * SWITCH_INTERVAL
-
-
 @contextlib.contextmanager
 def rare_collections(*, collect: bool) -> Iterator[None]:
     """Collect garbage rarely, and skip the objects that exist already.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import sqlite3
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -27,7 +25,6 @@ from mainspring.stores.sqlite.insertion import LONG_PAYLOAD
 from mainspring.stores.sqlite.transaction import Transaction
 from mainspring.stores.sqlite.writer import Writer, WriteRequest
 from mainspring.testing.clock import ManualClock
-from mainspring.tuning import quick_switches
 from tests.conformance.scenario import (
     Bell,
     a_halt,
@@ -122,43 +119,9 @@ async def test_waiting_requests_go_into_one_commit(store: SqliteStore, commits: 
     assert await consistent(store)
 
 
-async def test_requests_of_one_pass_of_the_loop_go_into_one_commit(
-    store: SqliteStore, commits: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer, "LONG_PASS", math.inf)
+async def test_requests_of_one_pass_of_the_loop_go_into_one_commit(store: SqliteStore, commits: list[int]) -> None:
     await asyncio.gather(*(put(store) for _ in range(IN_ONE_COMMIT)))
     assert commits == [IN_ONE_COMMIT]
-
-
-async def test_the_writer_begins_before_the_end_of_a_long_pass(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert store._threads
-    monkeypatch.setattr(writer, "LONG_PASS", -math.inf)
-    begun = threading.Event()
-    run = store._threads.writer.run
-
-    def note(transaction: Transaction, items: list[Any]) -> list[Any]:
-        begun.set()
-        return items
-
-    with quick_switches():
-        answers = run(note, [1]), run(note, [2])
-    assert begun.wait(DEADLINE)  # the loop is busy with this test
-    assert [*await asyncio.gather(*answers, run(note, [3]))] == [[1], [2], [3]]
-
-
-async def test_a_long_pass_after_another_loop_has_closed_the_store_fails(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert store._threads
-    monkeypatch.setattr(writer, "LONG_PASS", -math.inf)
-    threads = store._threads
-    await asyncio.to_thread(threads.writer.stop)
-    with quick_switches():
-        answers = [threads.writer.run(lambda _, items: items, [number]) for number in range(3)]
-    for answer in await asyncio.gather(*answers, return_exceptions=True):
-        assert isinstance(answer, StoreError)
 
 
 async def test_one_commit_takes_a_limited_number_of_requests(

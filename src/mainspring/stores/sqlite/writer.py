@@ -5,11 +5,7 @@ the less each one costs. Requests of one kind are merged, so that they need only
 
 Requests of one pass of an event loop are handed over together, at the start of its next pass. Otherwise the writer
 thread would begin with the first one, and compete for the interpreter with the loop that prepares the others. Their
-callers lose nothing: the loop cannot resume them before that pass anyway. If a pass takes as long as a commit, as with
-many HTTP requests at once, an idle writer gets the requests so far before it ends. Then the loop prepares the others
-during that commit, instead of waiting for all of its requests at once. This is done only in a process whose threads
-switch quickly (tuning.py), as workers and the service do: elsewhere the writer would wait for the loop anyway, and only
-make more commits.
+callers lose nothing: the loop cannot resume them before that pass anyway.
 
 Small writes may be done in the calling thread (`Writer.run_inline`), if no other write is going on. For the first claim
 of an idle worker, switching to the writer thread and back takes a fifth of the time until the job starts. Such a claim
@@ -35,10 +31,8 @@ from mainspring.clock import Clock
 from mainspring.errors import StoreError
 from mainspring.stores.sqlite.connection import DatabaseFile, WriteConnection, refuse_inside
 from mainspring.stores.sqlite.transaction import Committing, Operation, Transaction
-from mainspring.tuning import switches_quickly
 
 IDLE_AFTER = 0.01  # seconds without a request after which the writer no longer counts as busy
-LONG_PASS = 0.0005  # seconds after which an idle writer gets the requests of a pass of an event loop before it ends
 MAX_REQUESTS = 2000  # in one transaction, so that none waits too long
 STOP_CHECK_INTERVAL = 0.2  # seconds between checks whether a stopping writer is waiting in vain
 INLINE = ("busy_timeout = 0", "cache_size = -2048")
@@ -56,14 +50,6 @@ class WriteRequest:
     error: BaseException | None = None
 
 
-@dataclass(slots=True)
-class Gathered:
-    """Requests of one pass of an event loop."""
-
-    since: float  # when the first of them came
-    requests: list[WriteRequest] = field(default_factory=list)
-
-
 class Writer:
     """The writer thread, and connections for the calling threads.
 
@@ -75,7 +61,7 @@ class Writer:
         self._clock = clock
         self._committed = committed
         self._inbox: queue.SimpleQueue[list[WriteRequest] | None] = queue.SimpleQueue()
-        self._gathered: dict[asyncio.AbstractEventLoop, Gathered] = {}  # not handed over yet
+        self._gathered: dict[asyncio.AbstractEventLoop, list[WriteRequest]] = {}  # not handed over yet
         self._left: list[WriteRequest] = []  # of those handed over, the ones after the next commit
         self._busy_until = 0.0
         self._writing: Sequence[WriteRequest] = ()
@@ -96,30 +82,19 @@ class Writer:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Any]] = loop.create_future()
         request = WriteRequest(operation, items, durable, future)
-        now = time.monotonic()
-        if (gathered := self._gathered.get(loop)) is None:
-            self._gathered[loop] = Gathered(now, [request])
-            loop.call_soon(self.hand_over, loop)
+        if (gathered := self._gathered.get(loop)) is not None:
+            gathered.append(request)
         else:
-            gathered.requests.append(request)
-            if now - gathered.since > LONG_PASS and self._could_begin():
-                self._gathered[loop] = Gathered(now)
-                self._put(gathered.requests)
+            self._gathered[loop] = [request]
+            loop.call_soon(self.hand_over, loop)
         return future
-
-    def _could_begin(self) -> bool:
-        """Return whether the thread is idle, and gets the interpreter beside a busy loop."""
-        return not self._writing and self._inbox.empty() and switches_quickly()
 
     def hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
         """Give the requests of a loop to the writer thread. Call it on that loop, also before `stop`."""
-        if (gathered := self._gathered.pop(loop, None)) is not None and gathered.requests:
-            self._put(gathered.requests)
-
-    def _put(self, requests: list[WriteRequest]) -> None:
-        self._inbox.put(requests)
-        if not self._thread.is_alive():  # another loop has closed the store
-            self._refuse_the_rest()
+        if (gathered := self._gathered.pop(loop, None)) is not None:
+            self._inbox.put(gathered)
+            if not self._thread.is_alive():  # another loop has closed the store
+                self._refuse_the_rest()
 
     def run_inline(self, operation: Operation, items: list[Any], *, durable: bool = True) -> list[Any] | None:
         """Run an operation in the calling thread; None if another write is going on, or on an error.
