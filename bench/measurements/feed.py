@@ -64,7 +64,7 @@ async def followed(peer: Peer, jobs: int, timeout: float) -> AsyncIterator[None]
 
 @asynccontextmanager
 async def reading(peer: Peer, changes: int, timeout: float) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Start a reader that ends after so many changes of jobs."""
+    """Start a reader that ends after `changes` changes of jobs."""
     reader = await asyncio.create_subprocess_exec(*peer.reader(), str(changes), stdout=asyncio.subprocess.PIPE)
     assert reader.stdout is not None
     try:

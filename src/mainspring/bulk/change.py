@@ -45,7 +45,7 @@ class BulkChange:
     actor: str
     reason: str
     state: BulkState
-    total: int  # jobs that matched at the start; while it is counting: at least so many
+    total: int  # jobs that matched at the start; while it is counting: a lower bound
     created_at: datetime
     changed: int = 0  # changed or, while they run, asked to stop
     looked_at: int = 0  # jobs that it has dealt with so far, also those that could not be changed
