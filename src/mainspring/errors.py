@@ -25,6 +25,7 @@
     ├── DedupeConflict            another live job holds the dedupe key
     ├── EditConflict              someone else has changed it since it was read; nothing was written
     ├── AlreadyDone               the change has its key from a request that was carried out before; nothing was changed
+    ├── TakenOver                 another process has taken this work over, or it was cancelled; nothing was changed
     ├── SystemHalted              the system is halted and rejects new jobs
     ├── ClaimLost                 this run's claim was taken over; nothing it writes counts
     ├── JobFailed                 a job whose result was awaited did not complete
@@ -317,6 +318,10 @@ class InvalidPerson(MainspringError, ValueError):
 
 class AlreadyDone(MainspringError):
     """The change has its key from a request that was carried out before. Nothing was changed."""
+
+
+class TakenOver(MainspringError):
+    """Another process has taken this work over, or it was cancelled. Nothing was changed."""
 
 
 class StoreError(MainspringError):

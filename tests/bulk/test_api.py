@@ -15,7 +15,7 @@ from mainspring.bulk.timer import COUNT_LEASE, STEP_LEASE, BulkTimer
 from mainspring.errors import BulkNotFound, ConfigurationError, CountMoved, Failure, IllegalMove, StoreUnavailable
 from mainspring.job import TRANSITIONS, Move, Outcome, Status
 from mainspring.stores.dynamodb import DynamoStore
-from mainspring.stores.protocol import Action, CappedCount, Filter, Store, Want
+from mainspring.stores.protocol import Action, CappedCount, Changed, Filter, Store, Want
 from mainspring.stores.sqlite import MemoryStore, SqliteStore
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import join
@@ -400,6 +400,30 @@ async def test_two_workers_do_not_do_the_same_step(app: Mainspring) -> None:
     await timer.fire(document, app.store.clock.now())
     await timer.fire(document, app.store.clock.now())
     assert (await app.bulk.get(change.id)).changed == 10
+
+
+@pytest.mark.parametrize("canary", [None, 15])
+async def test_a_process_that_was_paused_in_a_step_changes_nothing_more(
+    app: Mainspring, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, canary: int | None
+) -> None:
+    """Another process has done the step meanwhile, or the change was cancelled."""
+    bulk_change = await app.bulk.start("cancel", ALL, canary=canary, pace=10)
+    change = app.store.change
+
+    async def paused(*args: Any, **options: Any) -> Changed:
+        monkeypatch.undo()
+        clock.advance(STEP_LEASE / 1000)
+        if canary is None:
+            await app.bulk.cancel(bulk_change.id)
+        else:
+            await step(app)
+        return await change(*args, **options)
+
+    monkeypatch.setattr(app.store, "change", paused)
+    await step(app)
+    known = await app.bulk.get(bulk_change.id)
+    expected = 10 if canary else 0
+    assert (known.changed, known.looked_at, await pending(app)) == (expected, expected, JOBS - expected)
 
 
 async def test_bulk_changes_are_listed_newest_first(app: Mainspring) -> None:

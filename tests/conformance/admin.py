@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mainspring.clock import to_millis
-from mainspring.errors import Failure, InvalidCursor
+from mainspring.errors import Failure, InvalidCursor, TakenOver
 from mainspring.job import MAX_CRASHES, TRANSITIONS, Move, Priority, ProgressReport, Status
-from mainspring.stores.documents import By
+from mainspring.stores.documents import Bundle, By, Held, Key, Write
 from mainspring.stores.protocol import Action, AuditFilter, Changed, Edit, Filter, Store
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
@@ -377,6 +377,22 @@ class AdminTests(StoreScenario):
         for requested in ((held.id,), ()):
             assert (await store.change(Action.CANCEL, Filter(ids=(held.id,)), by)).requested == requested
         assert {entry.action: entry.count for entry in await store.audit()} == {"cancel": 1, "edit": 1}
+
+    async def test_a_change_is_refused_once_another_process_holds_its_document(self, store: Store) -> None:
+        ids = await put_many(store, 2)
+        mine, theirs = Write(Key("bulk", "", "b1"), "{}"), Write(Key("bulk", "", "b1"), "{}")
+        await store.write([Bundle((mine,))])
+        by = By("ben", only_while=Held(mine.key, mine.version))
+        assert (await store.change(Action.CANCEL, Filter(), by, limit=1)).ids == (ids[0],)
+        await store.write([Bundle((theirs,))])
+        with pytest.raises(TakenOver):
+            await store.change(Action.CANCEL, Filter(), by)
+        await store.write([Bundle((Write(mine.key, None),))])
+        with pytest.raises(TakenOver):
+            await store.change(Action.CANCEL, Filter(), by)
+        assert [await status_of(store, job) for job in ids] == [Status.CANCELLED, Status.PENDING]
+        (entry,) = await store.audit()
+        assert entry.count == 1
 
     async def test_the_audit_log_counts_what_was_asked_of_running_jobs(self, store: Store) -> None:
         await running(store)

@@ -13,13 +13,13 @@ from dataclasses import replace
 from mainspring.bulk.api import KEEP, counted
 from mainspring.bulk.change import COLLECTION, BulkChange, BulkState, at, from_data, to_data
 from mainspring.clock import Millis
-from mainspring.errors import CountMoved, MainspringError, StoreUnavailable
+from mainspring.errors import CountMoved, MainspringError, StoreUnavailable, TakenOver
 from mainspring.feature import Feature, Timer
 from mainspring.jobs import Jobs
 from mainspring.log import get_log
 from mainspring.services import Services
 from mainspring.stores import affected
-from mainspring.stores.documents import Bundle, By, Document, Write
+from mainspring.stores.documents import Bundle, By, Document, Held, Write
 from mainspring.stores.protocol import CappedCount, Changed
 
 log = get_log("mainspring.bulk")
@@ -73,9 +73,11 @@ class BulkTimer(Timer):
             await self._wait(change, version)
             return
         try:
-            page = await self._change_page(change)
+            page = await self._change_page(change, version)
         except StoreUnavailable:
             raise  # another step tries again
+        except TakenOver:
+            return  # this process was paused for longer than the lease of a step
         except MainspringError as error:
             log.error("bulk_failed", bulk=change.id, error=str(error))  # noqa: TRY400 - its message says enough
             await self._finish(replace(change, state=BulkState.FAILED, error=str(error)), version)
@@ -95,8 +97,8 @@ class BulkTimer(Timer):
             due_at = self._services.store.clock.now() + change.pause_after(number)
             await self._written(self._write(change, version, due_at=due_at))
 
-    async def _change_page(self, change: BulkChange) -> Changed:
-        by = By(change.actor, change.reason, change.id, list_for=KEEP)
+    async def _change_page(self, change: BulkChange, version: str) -> Changed:
+        by = By(change.actor, change.reason, change.id, list_for=KEEP, only_while=Held(change.key, version))
         page = await self._services.store.change(
             change.action, change.where, by, limit=change.page_size, cursor=change.cursor
         )

@@ -93,6 +93,13 @@ def using_key(make: OnceWriter | None) -> Iterator[None]:
         _ONCE.reset(before)
 
 
+class Held(NamedTuple):
+    """A document that a process has taken. The process holds it as long as nobody else has written it."""
+
+    key: Key
+    version: str  # that the process has written
+
+
 @dataclass(frozen=True, slots=True)
 class By:
     """Who makes a change by hand, and why. The store writes it into the audit log."""
@@ -102,6 +109,7 @@ class By:
     operation: str = field(default_factory=new_id)  # all pages of one operation share one audit entry
     audited: bool = True  # False: not made by a person (an enqueue replaces the pending job); leaves no entry
     list_for: Millis | None = None  # list the changed jobs, and keep the list for so long, see affected.py
+    only_while: Held | None = None  # change nothing, and raise TakenOver, once the document has another version
     once: Write | None = field(default=None, compare=False, repr=False)  # see `current_once`; None: the context's
 
     def __post_init__(self) -> None:

@@ -698,6 +698,10 @@ class Store(Protocol):
         neither in the audit log nor in the timelines of the jobs, and a repeated page does not skip jobs. With
         `by.list_for`, the ids of the changed jobs are written in the same commit as their changes, see affected.py.
 
+        With `by.only_while`, nothing is changed once another process has written that document. The SQL stores lock it
+        for the change. DynamoDB reads it before the page: a process that is paused between that and the writes of the
+        page changes the page late.
+
         With `expect`, a job is changed only if that is its `revision` at the moment of the change. The answer names the
         others as `stale`. Of two changes that expect the same revision, one takes effect.
         """

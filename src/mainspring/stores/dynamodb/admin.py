@@ -39,7 +39,7 @@ from mainspring.stores.dynamodb.items import (
     ttl,
 )
 from mainspring.stores.dynamodb.journal import JOURNAL, Hint
-from mainspring.stores.dynamodb.once import once_actions
+from mainspring.stores.dynamodb.once import check_held, once_actions
 from mainspring.stores.dynamodb.read import JobSearch
 from mainspring.stores.dynamodb.table import Action as Write
 from mainspring.stores.dynamodb.table import Table, together
@@ -114,6 +114,7 @@ async def try_out(table: Table, rows: Sequence[Row], request: ChangeRequest) -> 
 
 async def carry_out(table: Table, rows: Sequence[Row], request: ChangeRequest) -> Effect:
     """Change the jobs. Those with a dedupe key are retried one after the other: one may conflict with the next."""
+    await check_held(table, request.by.only_while)
     effect = Effect()
     rows = await use_key(table, rows, request, effect)
     await together([carry_out_one(table, row, request, effect) for row in rows if not may_conflict(row, request)])

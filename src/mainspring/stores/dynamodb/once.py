@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mainspring.errors import AlreadyDone
-from mainspring.stores.documents import Write
+from mainspring.errors import AlreadyDone, TakenOver
+from mainspring.stores.documents import Held, Write
 from mainspring.stores.dynamodb.document_items import is_alive, item_key, register_collections, to_action, to_document
 from mainspring.stores.dynamodb.table import Action, Table
 
@@ -22,3 +22,12 @@ async def once_actions(table: Table, once: Write | None) -> list[Action]:
     if to_document(row).version != once.version:
         raise AlreadyDone
     return []
+
+
+async def check_held(table: Table, held: Held | None) -> None:
+    """Raise TakenOver if somebody else has written the document."""
+    if held is None:
+        return
+    row = await table.get(item_key(held.key))
+    if row is None or not is_alive(row, table.clock.now()) or to_document(row).version != held.version:
+        raise TakenOver

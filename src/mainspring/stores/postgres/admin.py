@@ -21,7 +21,7 @@ from mainspring.stores.postgres import read, steps, wakeups
 from mainspring.stores.postgres.acks import finish
 from mainspring.stores.postgres.halts import ALONE, current_halts
 from mainspring.stores.postgres.insertion import LIVE_HOLDER, insert_jobs
-from mainspring.stores.postgres.once import commit_once, put_document
+from mainspring.stores.postgres.once import check_held, commit_once, put_document
 from mainspring.stores.postgres.rows import FINISHED, FINISHED_STATE, LIVE, LIVE_STATE, is_id, to_state
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.protocol import Action, Changed, Halt
@@ -33,6 +33,7 @@ NOT EXISTS (SELECT 1 FROM {s}.audit_jobs WHERE job_id = {table}.id AND operation
 
 
 async def change(transaction: Transaction, request: ChangeRequest) -> Changed:
+    await check_held(transaction, request.by.only_while)
     found = await find_jobs(transaction, request)
     jobs = found[: request.limit]
     now = jobs[0].ref if jobs else 0

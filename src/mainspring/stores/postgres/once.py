@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mainspring.errors import AlreadyDone
-from mainspring.stores.documents import Write
+from mainspring.errors import AlreadyDone, TakenOver
+from mainspring.stores.documents import Held, Key, Write
 from mainspring.stores.postgres.transaction import Transaction
 from mainspring.stores.tables import or_never
 
@@ -14,7 +14,9 @@ ON CONFLICT (collection, grp, id) DO UPDATE
 SET data = excluded.data, version = excluded.version, due_at = excluded.due_at, expires_at = excluded.expires_at
 WHERE used.expires_at <= {now}
 """
-USED_BY = "SELECT version FROM {s}.documents WHERE collection = %(collection)s AND grp = %(grp)s AND id = %(id)s"
+VERSION = "SELECT version FROM {s}.documents WHERE collection = %(collection)s AND grp = %(grp)s AND id = %(id)s"
+
+LOCKED_VERSION = f"{VERSION} FOR SHARE"  # whoever writes the document waits until this transaction has ended
 
 
 async def commit_once(transaction: Transaction, once: Write | None) -> None:
@@ -26,15 +28,21 @@ async def commit_once(transaction: Transaction, once: Write | None) -> None:
         return
     if await put_document(transaction, once):
         return
-    if await transaction.value(USED_BY, **place_of(once)) != once.version:
+    if await transaction.value(VERSION, **place_of(once.key)) != once.version:
         raise AlreadyDone
 
 
 async def put_document(transaction: Transaction, write: Write) -> bool:
     """Write a document that does not exist or has expired; return whether it was so."""
     times = {"due_at": or_never(write.due_at), "expires_at": or_never(write.expires_at)}
-    return bool(await transaction.do(PUT, **place_of(write), data=write.data, version=write.version, **times))
+    return bool(await transaction.do(PUT, **place_of(write.key), data=write.data, version=write.version, **times))
 
 
-def place_of(write: Write) -> dict[str, str]:
-    return dict(zip(("collection", "grp", "id"), write.key, strict=True))
+async def check_held(transaction: Transaction, held: Held | None) -> None:
+    """Raise TakenOver if somebody else has written the document. Nobody can until this transaction has ended."""
+    if held is not None and await transaction.value(LOCKED_VERSION, **place_of(held.key)) != held.version:
+        raise TakenOver
+
+
+def place_of(key: Key) -> dict[str, str]:
+    return dict(zip(("collection", "grp", "id"), key, strict=True))

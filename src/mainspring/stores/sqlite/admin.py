@@ -21,7 +21,7 @@ from mainspring.stores.protocol import Action, Changed, Halt
 from mainspring.stores.sqlite import read
 from mainspring.stores.sqlite.acks import finish
 from mainspring.stores.sqlite.insertion import LIVE_HOLDER, LONG_PAYLOAD, insert_jobs, prepare
-from mainspring.stores.sqlite.once import commit_once, put_document
+from mainspring.stores.sqlite.once import check_held, commit_once, put_document
 from mainspring.stores.sqlite.rows import FINISHED, FINISHED_STATE, LIVE, LIVE_STATE, to_state
 from mainspring.stores.sqlite.steps import forget_steps
 from mainspring.stores.sqlite.transaction import Transaction
@@ -38,6 +38,7 @@ def change(transaction: Transaction, requests: list[ChangeRequest]) -> list[Chan
 
 
 def change_one(transaction: Transaction, request: ChangeRequest) -> Changed:
+    check_held(transaction, request.by.only_while)
     found = find_jobs(transaction, request)
     jobs = found[: request.limit]
     planned = plan(request, jobs, live_holders(transaction, wanted_keys(request, jobs)), transaction.now)

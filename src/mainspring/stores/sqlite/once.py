@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mainspring.errors import AlreadyDone
-from mainspring.stores.documents import Write
+from mainspring.errors import AlreadyDone, TakenOver
+from mainspring.stores.documents import Held, Write
 from mainspring.stores.sqlite.transaction import Transaction
 from mainspring.stores.tables import or_never
 
-USED_BY = """
+VERSION = """
 SELECT version FROM mainspring_documents WHERE collection = ? AND grp = ? AND id = ? AND expires_at > ?
 """
 PUT = """
@@ -20,11 +20,17 @@ def commit_once(transaction: Transaction, once: Write | None) -> None:
     """Write the document, unless this request has written it; raise AlreadyDone if another request has."""
     if once is None:
         return
-    version = transaction.value(USED_BY, (*once.key, transaction.now))
+    version = transaction.value(VERSION, (*once.key, transaction.now))
     if version is None:
         put_document(transaction, once)
     elif version != once.version:
         raise AlreadyDone
+
+
+def check_held(transaction: Transaction, held: Held | None) -> None:
+    """Raise TakenOver if somebody else has written the document."""
+    if held is not None and transaction.value(VERSION, (*held.key, transaction.now)) != held.version:
+        raise TakenOver
 
 
 def put_document(transaction: Transaction, write: Write) -> None:
