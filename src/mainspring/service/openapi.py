@@ -32,6 +32,7 @@ IDEMPOTENCY_KEY = {
     "schema": {"type": "string", "pattern": '^("[!#-~]{1,255}"|[!#-~]{1,255})$'},
     "description": "A request that is repeated with the same key within 24 hours has its effect once.",
 }
+SEPARATED = frozenset({"fields"})  # lists whose values are separated by commas; they may also be given one by one
 DOCUMENT: dict[str, Any] = {}  # empty until it is asked for
 TOKEN = {"type": "http", "scheme": "bearer", "description": "a token: msk_…"}
 
@@ -130,6 +131,9 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     recorded = load_examples()
     for path, operations in paths.items():
         for method, operation in operations.items():
+            for parameter in operation.get("parameters", ()):
+                if parameter["name"] in SEPARATED:
+                    parameter["explode"] = False
             if method == "post":
                 operation.setdefault("parameters", []).append(IDEMPOTENCY_KEY)
             describe_answers(path, method, operation, components["responses"])
