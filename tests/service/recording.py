@@ -17,6 +17,7 @@ from typing import Any
 from mainspring import Context, Limit, Mainspring, Retry
 from mainspring.service.examples import FILE
 from mainspring.service.secrets import DeliveryTokens
+from mainspring.service.tokens import Tokens
 from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.subscribers import COLLECTION as SUBSCRIBERS
@@ -303,6 +304,9 @@ class Day:
         body = {"name": "reception", "scopes": ["enqueue", "read"], "queues": ["mail"],
                 "expires_at": "2028-01-01T00:00:00+01:00"}  # fmt: skip
         made = await send("POST /v1/tokens", body)
+        tokens = Tokens(self.app.store)
+        await tokens.find(made["text"])  # in another process
+        await tokens.uses.flush()
         await send("GET /v1/tokens")
         public = (await send("POST /v1/tokens:public", {"jobs": [job.id], "ttl": 900.0, "result": True}))["text"]
         await send("GET /v1/public/jobs", token=public)

@@ -375,6 +375,9 @@ class TokenView(View):
     expires_at: Moment | None
     project: str | None = Field(description="it sees and changes what belongs to this project only")
     queues: list[str] = Field(description="it sees and changes these queues only; empty: all")
+    last_used: Moment | None = Field(
+        description="to the minute; sessions and public tokens that it opened count; null: not in the last 400 days"
+    )
 
 
 class TokenList(View):
