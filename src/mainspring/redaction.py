@@ -143,6 +143,7 @@ class Redaction:
 
 VALUES_OF_JOBS = ("payload", "result", "headers")
 TEXTS_OF_JOBS = ("progress", "failure", "reason", "dedupe_key", "target", "tags")
+REDACTED_OF_JOBS = frozenset((*VALUES_OF_JOBS, *TEXTS_OF_JOBS))  # all other fields of a job are shown as they are
 
 
 def in_texts(value: Any, hide: Hide, level: int) -> Any:

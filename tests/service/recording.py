@@ -17,6 +17,7 @@ from typing import Any
 from mainspring import Context, Limit, Mainspring, Retry
 from mainspring.service.examples import FILE
 from mainspring.service.secrets import DeliveryTokens
+from mainspring.service.tokens import Tokens
 from mainspring.stores.documents import Bundle, Key, Write
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.subscribers import COLLECTION as SUBSCRIBERS
@@ -56,17 +57,19 @@ class Recorder:
     async def send(self, operation: str, body: Any = None, *, query: str = "", token: str = "", **names: str) -> Any:
         """Send a request. `operation` is its method and the template of its path; `names` fill in the template."""
         method, template = operation.split(" ")
-        headers = {"accept": names.pop("accept")} if "accept" in names else {}
+        headers = {name: names.pop(name) for name in ("accept", "content_type") if name in names}
         client = self.client.using(token) if token else self.client
         path = template.format(**names) + query
         found = await client.send(method, path, body, **headers)
         assert found.status < 300, f"{operation}: {found}"
-        self._keep(operation, body, found)
+        self._keep(operation, body, found, headers.get("content_type", ""))
         return found.data if found.headers.get("content-type") == "application/json" else found.text
 
-    def _keep(self, operation: str, body: Any, found: Answer) -> None:
+    def _keep(self, operation: str, body: Any, found: Answer, content_type: str) -> None:
         about = self.kept.setdefault(operation, {})
-        if body is not None:
+        if content_type:
+            about.setdefault("other_bodies", {}).setdefault(content_type, body.decode())
+        elif body is not None:
             about.setdefault("body", body)
         media = found.headers.get("content-type", "").partition(";")[0]
         if found.text:
@@ -149,6 +152,10 @@ class Day:
         await self.pushed_jobs()
         await send("POST /v1/jobs/{job_id}:replay", {"reason": "the frame is too dark"}, job_id=rendered)
         await send("DELETE /v1/jobs/{job_id}", job_id=rendered)
+        lines = b"".join(json.dumps(frame).encode() + b"\n" for frame in frames)
+        made = await send("POST /v1/jobs:bulk", lines, content_type="application/x-ndjson")
+        for result in made["results"]:
+            await self.app.jobs.delete(result["id"])  # the rest of the day goes on without them
 
     async def pushed_jobs(self) -> None:
         for action, body in (
@@ -297,6 +304,9 @@ class Day:
         body = {"name": "reception", "scopes": ["enqueue", "read"], "queues": ["mail"],
                 "expires_at": "2028-01-01T00:00:00+01:00"}  # fmt: skip
         made = await send("POST /v1/tokens", body)
+        tokens = Tokens(self.app.store)
+        await tokens.find(made["text"])  # in another process
+        await tokens.uses.flush()
         await send("GET /v1/tokens")
         public = (await send("POST /v1/tokens:public", {"jobs": [job.id], "ttl": 900.0, "result": True}))["text"]
         await send("GET /v1/public/jobs", token=public)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from mainspring import Mainspring
 from tests.service.serving import serving
 from tests.service.test_security import token_of
 
+HOOKS = {"SCHEMATHESIS_HOOKS": "tests.service.schemathesis_hooks", "PYTHONPATH": str(Path(__file__).parents[2])}
 PHASES = "examples,coverage,fuzzing,stateful"
 STREAMS = ("--exclude-path", "/v1/events", "--exclude-path", "/v1/public/events")  # they do not end by themselves
 HALT = ("--exclude-path", "/v1/halt")  # a halt that rejects new jobs would keep all other operations from being tried
@@ -29,7 +31,7 @@ async def schemathesis(url: str, folder: Path, *options: str, skip: Sequence[str
     program = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "schemathesis.cli", "run", f"{url}/v1/openapi.json", "--seed", "1",
         "--generation-deterministic", "--exclude-checks", ",".join(skip), "--no-color", *STREAMS, *options,
-        cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        cwd=folder, env=os.environ | HOOKS, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     said, _ = await program.communicate()
     text = said.decode(errors="replace")

@@ -30,7 +30,8 @@ def lists() -> dict[str, list[str]]:
     for path, methods in document["paths"].items():
         about = methods.get("get", {})
         content = about.get("responses", {}).get("200", {}).get("content", {}).get("application/json", {})
-        name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
+        schema = content.get("schema", {})
+        name = schema.get("anyOf", [schema])[0].get("$ref", "").rpartition("/")[2]
         fields: dict[str, Any] = document["components"]["schemas"].get(name, {}).get("properties", {})
         if any(field.get("type") == "array" for field in fields.values()):
             found[without_names(path)] = [parameter["name"] for parameter in about.get("parameters", ())]

@@ -23,6 +23,7 @@ async def test_a_body_that_is_not_marked_as_json_is_refused_with_the_remedy(clie
         assert answer.code == "invalid_request"
         assert f"the body is marked as {content_type!r}" in answer.data["detail"]
         assert "curl --json" in answer.data["detail"]
+        assert ("application/x-ndjson" in answer.data["detail"]) == (path == "/v1/jobs:bulk")
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ COLUMNS = [
     Column("QUEUES", least=8),
     Column("CREATED"),
     Column("EXPIRES"),
+    Column("LAST USED"),
 ]
 CREATE = """\
 Prints the token, once: the store keeps only a hash of it. Send it as `Authorization: Bearer msk_…`. Scopes: read,
@@ -121,6 +122,7 @@ def list_tokens(args: Namespace, terminal: Terminal) -> int:
                 ",".join(token.within) or "all",
                 plain(token.created_at),
                 plain(token.expires_at) or "never",
+                plain(token.last_used) or "not in 400 days",
             ]
             for token in found
         ]

@@ -52,13 +52,13 @@ def make_service(app: Mainspring, settings: ServiceSettings | None = None, live:
 
     Every request needs a token, unless the settings say `tokens="optional"`: this function cannot know who can reach
     the service. To mount it: `your_app.mount("/jobs", make_service(app))`. Open and close the application yourself.
-    To end the streams of events before the server stops, make `live` yourself, and close it.
+    To end the streams of events before the server stops, make `live` yourself, and close it before the application.
     """
     settings = settings or load_settings()
     if settings.redact or settings.redact_tasks:
         app.runtime.services.redaction = app.redaction.with_more(settings.redact, settings.redact_tasks)
-    tokens = Tokens(app.store)
-    live = Live(app, tokens) if live is None else live
+    live = Live(app, Tokens(app.store)) if live is None else live
+    tokens = live.tokens
     add_http_task(app, settings)
     api = make_api(app, tokens, settings, live)
     measured = metrics.begin(api, app, live) if settings.metrics else None

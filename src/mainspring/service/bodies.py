@@ -25,9 +25,11 @@ from mainspring.options import EnqueueOptions
 from mainspring.retry import Retry
 from mainspring.service.request_fields import Callback, Url
 from mainspring.service.tokens import Scope
+from mainspring.service.views import JOB_FIELDS
 from mainspring.stores.protocol import Filter
 
 MOST_IN_BULK = 1_000  # jobs of one bulk enqueue
+MOST_FIELDS = 100  # names of fields of jobs that a request gives
 MOST_LISTED = 500  # jobs of one page
 LONGEST = 366 * 1000 * 86_400  # seconds
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -288,6 +290,25 @@ class JobFilter(JobConditions):
         return replace(super().filter(), statuses=tuple(self.status))
 
 
+def field_names(texts: list[str]) -> list[str]:
+    """Return the names of fields of jobs, given one by one or separated by commas."""
+    names = [name for text in texts for name in text.split(",")]
+    if unknown := [name for name in names if name not in JOB_FIELDS]:
+        msg = f"{unknown[0]!r} is not a field of a job; choose from {', '.join(JOB_FIELDS)}"
+        raise ValueError(msg)
+    return list(dict.fromkeys(names))
+
+
+Fields = Annotated[
+    list[Annotated[str, Field(json_schema_extra={"enum": list(JOB_FIELDS)})]],
+    AfterValidator(field_names),
+    Field(
+        max_length=MOST_FIELDS,
+        description="only these fields of each job, separated by commas: `id,status,queue`; default: all",
+    ),
+]
+
+
 class PageQuery(Body):
     """Which page of a list is shown."""
 
@@ -303,6 +324,7 @@ class Paged(Body):
     limit: int = Field(default=50, ge=1, le=MOST_LISTED)
     cursor: str | None = None
     count: bool = Field(default=False, description="count all jobs that match, up to 10,000")
+    fields: Fields = []
 
 
 class JobQuery(JobFilter, Paged):

@@ -13,7 +13,7 @@ from mainspring.ids import new_id
 from mainspring.jobs import Jobs
 from mainspring.json_data import plain
 from mainspring.service import export
-from mainspring.service.answers.dead import ChangedView, DeadPage
+from mainspring.service.answers.dead import ChangedView, DeadPage, DeadPartPage
 from mainspring.service.bodies import JobConditions, Paged, Reasoned, Seconds
 from mainspring.service.jobs import page_data
 from mainspring.service.redacted import allowed
@@ -37,7 +37,7 @@ class PurgeBody(Reasoned):
 
 @router.get(
     "/dead",
-    response_model=DeadPage,
+    response_model=DeadPage | DeadPartPage,
     summary="List dead letters",
     responses=export.DESCRIBED,
     **needs(Scope.READ, projects=True),
@@ -45,7 +45,8 @@ class PurgeBody(Reasoned):
 async def list_dead(request: Request, query: Annotated[DeadQuery, Query()]) -> Response:
     """Return a page of dead letters, and the age of the oldest one that matches.
 
-    With `Accept: application/x-ndjson` or `text/csv`, download all that match.
+    With `fields`, they have just these fields. With `Accept: application/x-ndjson` or `text/csv`, download all that
+    match.
     """
     where = allowed(request, Jobs.dead(filter_for(caller_of(request), query.filter())))
     if (form := export.form_of(request.headers.get("accept", ""))) is not None:

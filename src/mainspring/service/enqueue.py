@@ -23,6 +23,7 @@ from mainspring.published.api import nearest
 from mainspring.service.bodies import BulkBody, NewJobBody
 from mainspring.service.callbacks import followed
 from mainspring.service.idempotency import Entry, Line, Refusal, answered, enqueue_once
+from mainspring.service.job_lines import read_lines
 from mainspring.service.problems import Problem, problem_of
 from mainspring.service.redacted import MARK_IN_JSON, refuse_mark
 from mainspring.service.requests import (
@@ -69,7 +70,7 @@ async def enqueue(request: Request) -> Response:
 
 async def enqueue_bulk(request: Request) -> Response:
     caller_of(request).check(Scope.ENQUEUE, projects=True)
-    body, raw = await body_of(request, MANY)
+    body, raw = await body_of(request, MANY, read_lines)
     refuse_mark(request, raw, [(job.task, job.payload) for job in body.jobs] if MARK_IN_JSON in raw else ())
     app, key = app_of(request), key_of(request, raw)
     lines = Lines(request)

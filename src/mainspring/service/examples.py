@@ -23,6 +23,8 @@ def add_examples(operation: dict[str, Any], recorded: Mapping[str, Any]) -> None
     """Add the recorded body and answers to an operation."""
     if "body" in recorded:
         operation["requestBody"]["content"]["application/json"]["example"] = recorded["body"]
+    for media, example in recorded.get("other_bodies", {}).items():
+        operation["requestBody"]["content"][media]["example"] = example
     for status, answers in recorded.get("answers", {}).items():
         for media, example in answers.items():
             content = operation["responses"].get(status, {}).get("content", {})

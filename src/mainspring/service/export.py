@@ -29,6 +29,10 @@ COLUMNS = (
     "error_code", "fingerprint", "reason", "payload", "result",
 )  # fmt: skip
 JSON = ("application/json", "application/*", "*/*")  # what an ordinary page satisfies
+COLUMNS_OF = {"target": ("target_type", "target_id"), "failure": ("error_type", "error_message", "error_code")}
+"""The columns of fields that have several. Other fields have one of their own name."""
+
+AS_JSON = ("payload", "result", "headers", "planned_steps", "progress")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -38,16 +42,22 @@ class Form:
 
     media_type: str
     suffix: str
-    begin: bytes
-    write: Callable[[Sequence[Job], Redaction], bytes]
+    begin: Callable[[Sequence[str]], bytes]
+    write: Callable[[Sequence[Job], Redaction, Sequence[str]], bytes]
 
 
-def ndjson_of(jobs: Sequence[Job], redaction: Redaction) -> bytes:
-    return b"".join(to_json(job_data(job, redaction)) + b"\n" for job in jobs)
+def ndjson_of(jobs: Sequence[Job], redaction: Redaction, fields: Sequence[str]) -> bytes:
+    return b"".join(to_json(job_data(job, redaction, fields)) + b"\n" for job in jobs)
 
 
-def csv_of(jobs: Sequence[Job], redaction: Redaction) -> bytes:
-    return lines_of(row_of(job, redaction) for job in jobs)
+def csv_of(jobs: Sequence[Job], redaction: Redaction, fields: Sequence[str]) -> bytes:
+    columns = columns_of(fields)
+    return lines_of(row_of(job_data(job, redaction, fields), columns) for job in jobs)
+
+
+def columns_of(fields: Sequence[str]) -> Sequence[str]:
+    """Return the columns of these fields, in their order."""
+    return [column for name in fields for column in COLUMNS_OF.get(name, (name,))] or COLUMNS
 
 
 def lines_of(rows: Any) -> bytes:
@@ -56,14 +66,14 @@ def lines_of(rows: Any) -> bytes:
     return out.getvalue().encode()
 
 
-def row_of(job: Job, redaction: Redaction) -> list[Any]:
-    data = job_data(job, redaction)
-    target, failure = data["target"] or {}, data["failure"] or {}
-    data |= {"target_type": target.get("type"), "target_id": target.get("id"), "tags": " ".join(data["tags"])}
-    data |= {"error_type": failure.get("type"), "error_message": failure.get("message")}
-    data["error_code"] = failure.get("code")
-    data |= {name: json.dumps(data[name], ensure_ascii=False) for name in ("payload", "result")}
-    return [harmless(data[name]) for name in COLUMNS]
+def row_of(data: dict[str, Any], columns: Sequence[str]) -> list[Any]:
+    target, failure = data.get("target") or {}, data.get("failure") or {}
+    cells = data | {"target_type": target.get("type"), "target_id": target.get("id")}
+    cells |= {"tags": " ".join(data.get("tags", ()))}
+    cells |= {"error_type": failure.get("type"), "error_message": failure.get("message")}
+    cells["error_code"] = failure.get("code")
+    cells |= {name: json.dumps(data[name], ensure_ascii=False) for name in AS_JSON if name in columns}
+    return [harmless(cells[name]) for name in columns]
 
 
 def harmless(value: Any) -> Any:
@@ -71,8 +81,8 @@ def harmless(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
-NDJSON = Form("application/x-ndjson", "ndjson", b"", ndjson_of)
-CSV = Form("text/csv", "csv", lines_of([COLUMNS]), csv_of)
+NDJSON = Form("application/x-ndjson", "ndjson", lambda _: b"", ndjson_of)
+CSV = Form("text/csv", "csv", lambda fields: lines_of([columns_of(fields)]), csv_of)
 FORMS = {"application/x-ndjson": NDJSON, "application/ndjson": NDJSON, "text/csv": CSV}
 TEXT = {"schema": {"type": "string", "description": "all jobs that match; `limit` does not count"}}
 DESCRIBED: dict[int | str, dict[str, Any]] = {200: {"content": {form.media_type: TEXT for form in (NDJSON, CSV)}}}
@@ -103,14 +113,16 @@ async def exported(request: Request, where: Filter, paged: Paged, form: Form) ->
     first = await page_of(jobs, where, paged, paged.cursor)
     headers = {"content-disposition": f'attachment; filename="jobs.{form.suffix}"'}
     pages = pages_of(jobs, where, paged, first)
-    return StreamingResponse(chunks(pages, form, redaction), media_type=form.media_type, headers=headers)
+    return StreamingResponse(chunks(pages, form, redaction, paged.fields), media_type=form.media_type, headers=headers)
 
 
-async def chunks(pages: AsyncIterator[Page], form: Form, redaction: Redaction) -> AsyncIterator[bytes]:
+async def chunks(
+    pages: AsyncIterator[Page], form: Form, redaction: Redaction, fields: Sequence[str]
+) -> AsyncIterator[bytes]:
     """Yield the download page by page. If the store fails in between, the connection breaks: the end is missing."""
-    begin = form.begin
+    begin = form.begin(fields)
     async for page in pages:
-        yield begin + form.write(page.jobs, redaction)
+        yield begin + form.write(page.jobs, redaction, fields)
         begin = b""
 
 

@@ -32,7 +32,7 @@ WhyRevealed = Annotated[str, Query(max_length=2_000, description="why values are
 
 @router.get(
     "/jobs",
-    response_model=views.JobPage,
+    response_model=views.JobPage | views.JobPartPage,
     summary="List jobs",
     responses=export.DESCRIBED,
     **needs(Scope.READ, projects=True),
@@ -40,7 +40,8 @@ WhyRevealed = Annotated[str, Query(max_length=2_000, description="why values are
 async def list_jobs(request: Request, query: Annotated[JobQuery, Query()]) -> Response:
     """Return a page of jobs. Lists by `finished` and `duration` have finished jobs; that by `due`, waiting ones.
 
-    With `Accept: application/x-ndjson` or `text/csv`, download all jobs that match.
+    With `fields`, jobs have just these fields. With `Accept: application/x-ndjson` or `text/csv`, download all jobs
+    that match.
     """
     where = filter_for(caller_of(request), allowed(request, query.filter()))
     if (form := export.form_of(request.headers.get("accept", ""))) is not None:
@@ -55,7 +56,7 @@ async def page_data(request: Request, where: Filter, paged: Paged) -> dict[str, 
     page = await jobs.find(where, sort=paged.sort, descending=paged.descending, limit=paged.limit, cursor=paged.cursor)
     count = plain(await jobs.count(where, cap=COUNT_CAP)) if paged.count else None
     redaction = redaction_of(request)
-    shown = [job_data(job, redaction) for job in page.jobs]
+    shown = [job_data(job, redaction, paged.fields) for job in page.jobs]
     return {"jobs": shown, "cursor": page.cursor, "partial": page.partial, "count": count}
 
 

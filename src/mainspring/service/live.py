@@ -162,7 +162,7 @@ class Live:
         self.hub = Hub(app)
         self.closing = asyncio.Event()  # the service stops; also ends claims that wait for a job
         self._app = app
-        self._tokens = tokens
+        self.tokens = tokens
         self._pace = pace or Pace()
         self._streams: set[Stream] = set()
         self._checking: asyncio.Task[None] | None = None
@@ -218,9 +218,13 @@ class Live:
             self._checking = asyncio.create_task(self._keep_checking(), name="mainspring-stream-tokens")
 
     async def close(self) -> None:
-        """End all streams: the service stops. Clients come back to another process, at the place where they were."""
+        """End all streams: the service stops. Clients come back to another process, at the place where they were.
+
+        Also write what is known of the uses of tokens. So close it before the application.
+        """
         self.closing.set()
         await self.hub.close("closing")
+        await self.tokens.uses.flush()
 
     # -- tokens -----------------------------------------------------------------------------------
 
@@ -229,11 +233,11 @@ class Live:
         if caller.token is None or caller.user:  # the proxy checks a user at each request; the lifetime ends a stream
             return
         token_id = caller.token.id
-        token = (await self._tokens.current([token_id])).get(token_id)
+        token = (await self.tokens.current([token_id])).get(token_id)
         if token is None:
             raise Problem("unauthorized", "the token is wrong, revoked or expired")
         Caller(token).check(Scope.READ, projects=True)
-        if caller.session and not await self._tokens.sessions.current([caller.session]):
+        if caller.session and not await self.tokens.sessions.current([caller.session]):
             raise Problem("unauthorized", "the session has ended; log in again")
 
     async def _keep_checking(self) -> None:
@@ -250,7 +254,7 @@ class Live:
     async def _check_all(self) -> None:
         tokens = [stream.caller.token for stream in self._streams if not stream.caller.user]
         ids = {token.id for token in tokens if token is not None}
-        valid = await self._tokens.current(sorted(ids)) if ids else {}
+        valid = await self.tokens.current(sorted(ids)) if ids else {}
         allowed = {token_id for token_id, token in valid.items() if token.allows(Scope.READ)}
         for stream in list(self._streams):
             if stream.caller.token is not None and stream.caller.token.id in ids - allowed:
@@ -261,14 +265,14 @@ class Live:
     async def _check_signing_keys(self) -> None:
         """End the streams of public tokens whose key was forgotten."""
         keys = {stream.caller.grant.key for stream in self._streams if stream.caller.grant is not None}
-        forgotten = {key for key in keys if await self._tokens.signing_keys.find(key) is None}
+        forgotten = {key for key in keys if await self.tokens.signing_keys.find(key) is None}
         for stream in list(self._streams):
             if stream.caller.grant is not None and stream.caller.grant.key in forgotten:
                 stream.end("revoked")
 
     async def _check_sessions(self) -> None:
         ids = {stream.caller.session for stream in self._streams if stream.caller.session}
-        ended = ids - await self._tokens.sessions.current(sorted(ids)) if ids else set()
+        ended = ids - await self.tokens.sessions.current(sorted(ids)) if ids else set()
         for stream in list(self._streams):
             if stream.caller.session in ended:
                 stream.end("revoked")

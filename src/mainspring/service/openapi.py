@@ -18,9 +18,10 @@ from mainspring.service.answers import leases as answers
 from mainspring.service.bodies import BulkBody, NewJobBody
 from mainspring.service.examples import add_examples, load_examples
 from mainspring.service.guard import OPEN_PATHS
+from mainspring.service.job_lines import LINES_HAVE
 from mainspring.service.operation_errors import by_status, codes_of, response_name, response_of
 from mainspring.service.replay import KeyKind
-from mainspring.service.requests import KEY_OF, MAY_ANSWER, PROJECTS, SCOPE_OF, TELLS
+from mainspring.service.requests import KEY_OF, LINES_TYPE, MAY_ANSWER, PROJECTS, SCOPE_OF, TELLS
 from mainspring.service.tokens import Scope
 
 REF = "#/components/schemas/{model}"
@@ -31,6 +32,7 @@ IDEMPOTENCY_KEY = {
     "schema": {"type": "string", "pattern": '^("[!#-~]{1,255}"|[!#-~]{1,255})$'},
     "description": "A request that is repeated with the same key within 24 hours has its effect once.",
 }
+SEPARATED = frozenset({"fields"})  # lists whose values are separated by commas; they may also be given one by one
 DOCUMENT: dict[str, Any] = {}  # empty until it is asked for
 TOKEN = {"type": "http", "scheme": "bearer", "description": "a token: msk_…"}
 
@@ -68,6 +70,7 @@ class Raw:
     may: tuple[str, ...] = ()  # codes of errors that are special to it
     tells: tuple[str, ...] = ()  # headers that are special to it
     also: Mapping[str, Any] = field(default_factory=dict)  # other forms of its answer
+    also_takes: Mapping[str, Any] = field(default_factory=dict)  # other forms of its body
 
     def operation(self) -> dict[str, Any]:
         return {
@@ -81,7 +84,7 @@ class Raw:
             MAY_ANSWER: list(self.may),
             TELLS: list(self.tells),
             "parameters": [],
-            "requestBody": {"required": True, "content": json_of(self.body)},
+            "requestBody": {"required": True, "content": {**json_of(self.body), **self.also_takes}},
             "responses": {
                 str(status): {"description": model.__doc__ or "done", "content": {**json_of(model), **self.also}}
                 for status, model in self.answers.items()
@@ -101,6 +104,7 @@ RAW = (
     Raw(
         "/v1/jobs:bulk", "Enqueue many jobs", BulkBody, {200: views.BulkEnqueued}, Scope.ENQUEUE, "jobs",
         may=("invalid_payload", "system_halted"),
+        also_takes={LINES_TYPE: {"schema": {"type": "string", "description": LINES_HAVE}}},
     ),
     Raw(
         "/v1/leases", "Claim jobs", leases.ClaimBody, {200: answers.ClaimView}, Scope.LEASE, "leases", KeyKind.CLAIM,
@@ -127,6 +131,9 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     recorded = load_examples()
     for path, operations in paths.items():
         for method, operation in operations.items():
+            for parameter in operation.get("parameters", ()):
+                if parameter["name"] in SEPARATED:
+                    parameter["explode"] = False
             if method == "post":
                 operation.setdefault("parameters", []).append(IDEMPOTENCY_KEY)
             describe_answers(path, method, operation, components["responses"])

@@ -122,6 +122,7 @@ class Service:
             results = await asyncio.gather(*parts, return_exceptions=True)
             if self._closing is not None:  # what still reads the feed would connect again after the application closes
                 await self._closing
+            await self._live.tokens.uses.flush()  # of requests that were under way
             log.info("service_stopped")
         for result in results:
             if isinstance(result, BaseException):

@@ -27,7 +27,10 @@ from mainspring.service.tokens import Scope
 T = TypeVar("T")
 
 JSON_TYPE = "application/json"
-IS_JSON = re.compile(r"application/(?:[^\s/]+\+)?json", re.IGNORECASE)
+LINES_TYPE = "application/x-ndjson"
+LINES_TYPES = frozenset({LINES_TYPE, "application/ndjson"})  # as for downloads
+IS_JSON = re.compile(r"application/(?:[^\s/]+\+)?json")
+NOT_JSON = "json_invalid"  # Pydantic's code for a text that is not JSON
 BODY = "body"  # the part of a request in which an error is
 
 Handle = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -210,37 +213,54 @@ def next_link(request: Request, cursor: str | None) -> dict[str, str]:
     return {"link": f'<{following.path}?{following.query}>; rel="next"'}
 
 
-async def body_of(request: Request, check: TypeAdapter[T]) -> tuple[T, bytes]:
-    """Return the checked body of a request, and its bytes. Do not read the body by `request` afterwards."""
+async def body_of(
+    request: Request, check: TypeAdapter[T], read_lines: Callable[[bytes], tuple[T, bytes]] | None = None
+) -> tuple[T, bytes]:
+    """Return the checked body of a request, and its bytes. Do not read the body by `request` afterwards.
+
+    `read_lines` reads NDJSON, of routes that take it: it returns the checked body, and the bytes of the same as JSON.
+    """
     raw = await guarded(request).body()
-    refuse_other_types(request)
+    kind = request.headers.get("content-type", JSON_TYPE)
+    if kind != JSON_TYPE and not is_json(kind):  # FastAPI's routes refuse other types too
+        if read_lines is None or media_type(kind) not in LINES_TYPES:
+            raise not_json(kind, lines=read_lines is not None)
+        return read_lines(raw)
     try:
         return check.validate_json(raw), raw
     except ValidationError as error:
         raise invalid(error, raw) from None
 
 
-def refuse_other_types(request: Request) -> None:
-    """Refuse a body that is marked as anything but JSON, as FastAPI's routes do."""
-    kind = request.headers.get("content-type", JSON_TYPE)
-    if kind != JSON_TYPE and not IS_JSON.fullmatch(kind.partition(";")[0].strip()):
-        raise not_json(kind)
+def is_json(kind: str) -> bool:
+    return IS_JSON.fullmatch(media_type(kind)) is not None
 
 
-def not_json(kind: str) -> Problem:
+def media_type(kind: str) -> str:
+    """Return a Content-Type without its parameters."""
+    return kind.partition(";")[0].strip().lower()
+
+
+def not_json(kind: str, *, lines: bool = False) -> Problem:
     msg = (
         f"the body is marked as {kind!r}; send JSON, with the header Content-Type: {JSON_TYPE} "
         f"(curl --json '…', or curl -H 'content-type: {JSON_TYPE}' -d '…')"
     )
+    if lines:
+        msg += f", or a job per line, with the header Content-Type: {LINES_TYPE} (curl --data-binary @jobs.ndjson)"
     return Problem("invalid_request", msg)
 
 
 def invalid(error: ValidationError, body: str | bytes) -> Problem:
     """Return what is wrong with a body, field by field."""
-    lines = error.errors(include_url=False, include_context=False, include_input=False)
-    if any(line["type"] == "json_invalid" for line in lines):
+    lines = errors_of(error)
+    if any(line["type"] == NOT_JSON for line in lines):
         return Problem("invalid_json", lines[0]["msg"])
     return of_lines([{**line, "loc": (BODY, *line["loc"])} for line in lines], from_json(body))
+
+
+def errors_of(error: ValidationError) -> list[Any]:
+    return list(error.errors(include_url=False, include_context=False, include_input=False))
 
 
 def of_lines(lines: Any, body: Any) -> Problem:

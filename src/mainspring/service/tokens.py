@@ -12,7 +12,7 @@ import re
 import time
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from mainspring.service.random_text import DIGITS, hash_of, random_digits
 from mainspring.service.recent import Recent
 from mainspring.service.sessions import Session, Sessions
 from mainspring.service.signing_keys import SigningKeys
+from mainspring.service.token_uses import TokenUses
 from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Note, Write
 from mainspring.stores.paging import page_by_id, pages
 
@@ -67,6 +68,7 @@ class Token:
     expires_at: datetime | None = None
     project: str | None = None  # it sees and changes the queues of this project only
     queues: tuple[str, ...] = ()  # of these queues only, named as within its project; empty: all
+    last_used: datetime | None = None  # to the minute, in lists; None: not in the last 400 days
 
     @property
     def within(self) -> tuple[str, ...]:
@@ -89,6 +91,7 @@ class Token:
             "expires_at": plain(self.expires_at),
             "project": self.project,
             "queues": list(self.queues),
+            "last_used": plain(self.last_used),
         }
 
 
@@ -141,6 +144,7 @@ class Tokens:
     def __init__(self, store: Store) -> None:
         self.signing_keys = SigningKeys(store)  # of public tokens
         self.sessions = Sessions(store)  # of browsers
+        self.uses = TokenUses(store, COLLECTION)
         self._store = store
         self._known_ids: Recent[Token] = Recent(MOST_KNOWN)  # by id
         self._known: Recent[Token] = Recent(MOST_KNOWN)  # by the hash of the whole text
@@ -176,19 +180,27 @@ class Tokens:
         return token, f"{PREFIX}_{token.id}_{secret}{checksum(f'{token.id}{secret}')}"
 
     async def list(self) -> Sequence[Token]:
-        return [from_document(document) async for page in pages(self._store, COLLECTION) for document in page]
+        found: list[Token] = []
+        async for page in pages(self._store, COLLECTION):
+            found += await self._with_uses(page)
+        return found
 
     async def page(self, limit: int, after: str | None = None) -> tuple[Sequence[Token], str | None]:
         """Return tokens by id, after an id, and the last id if there are more."""
         found, last = await page_by_id(self._store, COLLECTION, limit, after)
-        return [from_document(document) for document in found], last
+        return await self._with_uses(found), last
+
+    async def _with_uses(self, documents: Iterable[Document]) -> Sequence[Token]:
+        tokens = [from_document(document) for document in documents]
+        used = await self.uses.last(token.id for token in tokens)
+        return [replace(token, last_used=used.get(token.id)) for token in tokens]
 
     async def revoke(self, token_id: str, *, actor: str, reason: str = "") -> None:
         """Delete a token; raise TokenNotFound if there is none. Other processes trust it for five seconds more."""
         if not await self._store.documents([key_of(token_id)]):
             raise TokenNotFound(token_id)
         note = Note(By(actor, reason), "token.revoke", {"token": token_id})
-        await self._store.write([Bundle((Write(key_of(token_id), None),), note=note)])
+        await self._store.write([Bundle((Write(key_of(token_id), None), self.uses.removal(token_id)), note=note)])
         self._known.clear()
         self._known_ids.clear()
 
@@ -203,7 +215,7 @@ class Tokens:
         if now - read_at >= FRESH_FOR:
             token = (await self.current([token_id])).get(token_id)
             self._known_ids.put(token_id, now, token)
-        return None if token is None or self._has_expired(token) else token
+        return self._used(token)
 
     async def of_session(self, cookie: str) -> tuple[Session, Token] | None:
         """Return the session of a cookie and the token with which it began; None if either is not valid any more."""
@@ -222,7 +234,7 @@ class Tokens:
         if now - read_at >= FRESH_FOR:
             token = await self._read(*parts)
             self._known.put(known, now, token)
-        return None if token is None or self._has_expired(token) else token
+        return self._used(token)
 
     def last_known(self, text: str) -> Token | None:
         """Return the token of this text as it was read last, within the hour; for when the store does not answer."""
@@ -235,6 +247,13 @@ class Tokens:
         documents = await self._store.documents([key_of(token_id) for token_id in token_ids])
         tokens = map(from_document, documents)
         return {token.id: token for token in tokens if not self._has_expired(token)}
+
+    def _used(self, token: Token | None) -> Token | None:
+        """Note the use of a token that is valid; return None for one that is not."""
+        if token is None or self._has_expired(token):
+            return None
+        self.uses.note(token.id)
+        return token
 
     def _has_expired(self, token: Token) -> bool:
         return token.expires_at is not None and to_millis(token.expires_at) <= self._store.clock.now()

@@ -5,6 +5,8 @@ Times are ISO 8601 in UTC, with milliseconds. Lengths of time are seconds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -12,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mainspring.job import Job, Status
 from mainspring.json_data import plain, plain_job
-from mainspring.redaction import DEFAULT, Redaction
+from mainspring.redaction import DEFAULT, REDACTED_OF_JOBS, Redaction
 from mainspring.service.problems import KINDS
 
 Moment = Annotated[datetime, Field(examples=["2027-03-01T08:00:00.000Z"])]
@@ -123,15 +125,38 @@ class JobView(View):
         return f'"{self.revision}"'
 
 
+def without_defaults(schema: dict[str, Any]) -> None:
+    for part in schema["properties"].values():
+        part.pop("default", None)  # a field that is left out does not mean null
+
+
+class JobPart(JobView):
+    """Some fields of a job: those that `fields` names."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=False, json_schema_extra=without_defaults)
+
+
+for field in JobPart.model_fields.values():
+    field.default = None
+JobPart.model_rebuild(force=True)
+
+JOB_FIELDS = tuple(JobView.model_fields)
 NOT_SHOWN = frozenset({"options", "token", "after"})
 
 
-def job_data(job: Job, redaction: Redaction | None = DEFAULT) -> dict[str, Any]:
-    """Return a job as JSON data, in the shape of `JobView`, without its secrets. None: with them."""
+def job_data(job: Job, redaction: Redaction | None = DEFAULT, fields: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a job as JSON data, in the shape of `JobView`, without its secrets. None: with them.
+
+    With `fields`, it has just these. If none of them can have a secret in it, none is searched for: to look through a
+    large payload takes longer than everything else.
+    """
+    if fields and REDACTED_OF_JOBS.isdisjoint(fields):
+        job, redaction = replace(job, payload=None, result=None), None
     data = {name: value for name, value in plain_job(job).items() if name not in NOT_SHOWN}
     extra = {"headers": job.headers, "planned_steps": job.planned_steps}
     data |= {name: plain(value) for name, value in extra.items()}
-    return data if redaction is None else redaction.job(data)
+    shown = data if redaction is None else redaction.job(data)
+    return {name: shown[name] for name in fields} if fields else shown
 
 
 class CountView(View):
@@ -139,11 +164,20 @@ class CountView(View):
     exact: bool = Field(description="false: there are at least so many; the count ended early")
 
 
-class JobPage(View):
-    jobs: list[JobView]
+class AnyJobPage(View):
     cursor: str | None = Field(description="pass it as `cursor` to get the next page; null: this was the last")
     partial: bool = Field(description="the page ended early, because few of many jobs match; go on by the cursor")
     count: CountView | None = Field(description="of all jobs that match, if `count` was asked for")
+
+
+class JobPage(AnyJobPage):
+    jobs: list[JobView]
+
+
+class JobPartPage(AnyJobPage):
+    """A page of jobs with the fields that `fields` names."""
+
+    jobs: list[JobPart]
 
 
 class EnqueuedView(View):
@@ -341,6 +375,9 @@ class TokenView(View):
     expires_at: Moment | None
     project: str | None = Field(description="it sees and changes what belongs to this project only")
     queues: list[str] = Field(description="it sees and changes these queues only; empty: all")
+    last_used: Moment | None = Field(
+        description="to the minute; sessions and public tokens that it opened count; null: not in the last 400 days"
+    )
 
 
 class TokenList(View):

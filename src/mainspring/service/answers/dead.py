@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from mainspring.service.views import JobPage, Moment, View
+from mainspring.service.views import AnyJobPage, JobPage, JobPartPage, Moment, View
 
 
-class DeadPage(JobPage):
+class AnyDeadPage(AnyJobPage):
     oldest: Moment | None = Field(description="when the oldest dead letter that matches failed for the last time")
     oldest_age: float | None = Field(description="how many seconds ago that was")
     oldest_known: bool = Field(
         description="false: the search for the oldest one ended early, because few of very many dead letters match"
     )
+
+
+class DeadPage(AnyDeadPage, JobPage):
+    pass
+
+
+class DeadPartPage(AnyDeadPage, JobPartPage):
+    """A page of dead letters with the fields that `fields` names."""
 
 
 class ChangedView(View):
