@@ -124,6 +124,53 @@ async def test_requests_of_one_pass_of_the_loop_go_into_one_commit(store: Sqlite
     assert commits == [IN_ONE_COMMIT]
 
 
+async def test_callers_that_were_answered_together_write_together_again(
+    store: SqliteStore, commits: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come back in different passes of the loop."""
+    monkeypatch.setattr(writer, "GATHER_FOR", DEADLINE)
+
+    async def write_again_and_again(passes: int) -> None:
+        for _ in range(5):
+            await put(store)
+            for _ in range(passes):
+                await asyncio.sleep(0)
+
+    await asyncio.gather(*(write_again_and_again(number // 4) for number in range(8)))
+    assert commits == [8] * 5
+
+
+async def test_a_caller_does_not_wait_for_others_that_do_not_come(store: SqliteStore, commits: list[int]) -> None:
+    await asyncio.gather(*(put(store) for _ in range(8)))
+    for _ in range(3):
+        await put(store)
+    assert commits == [8, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(-1.0, 10), (DEADLINE, 1)])
+async def test_a_caller_waits_for_others_for_a_limited_time(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, limit: float, expected: int
+) -> None:
+    """Others come in every pass, but not as many as before."""
+    calls: list[object] = []
+    hand_over = Writer.hand_over
+
+    def counted(self: Writer, loop: asyncio.AbstractEventLoop) -> None:
+        calls.append(loop)
+        hand_over(self, loop)
+
+    monkeypatch.setattr(Writer, "hand_over", counted)
+    await asyncio.gather(*(put(store) for _ in range(IN_ONE_COMMIT)))
+    monkeypatch.setattr(writer, "GATHER_FOR", limit)
+    calls.clear()
+    puts = []
+    for _ in range(10):
+        puts.append(asyncio.ensure_future(put(store)))
+        await asyncio.sleep(0)
+    await asyncio.gather(*puts)
+    assert len(calls) == expected
+
+
 async def test_one_commit_takes_a_limited_number_of_requests(
     store: SqliteStore, commits: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
