@@ -132,12 +132,8 @@ SQLITE = [
 ]
 
 HTTP = [
-    Goal(
-        "enqueue by HTTP, 16 connections, of an empty route", _ratio("http-16", FLOOR, scale=100), least=60, unit=" %"
-    ),
-    Goal(
-        "enqueue by HTTP, 64 connections, of an empty route", _ratio("http-64", FLOOR, scale=100), least=60, unit=" %"
-    ),
+    Goal("enqueue by HTTP, 16 connections, of an empty route", _figure("http-share-16", "share"), least=60, unit=" %"),
+    Goal("enqueue by HTTP, 64 connections, of an empty route", _figure("http-share-64", "share"), least=60, unit=" %"),
     Goal("bulk enqueue by HTTP, of the library's", _share("http-bulk", "enqueue-bulk"), least=50, unit=" %"),
     Goal("growth of memory in ten minutes, 200 live clients", _figure("live-memory", "growth"), below=5, unit=" %"),
 ]

@@ -176,7 +176,8 @@ it is a drain of 40 k jobs.""",
 GROUND = {
     "http": """\
 All servers are uvicorn with the settings of `mainspring serve`, one process each, on the loopback address. The store is
-a SQLite file on the file system of the project; the server of Redis is started for the run.""",
+a SQLite file on the file system of the project; the server of Redis is started for the run. The shares of the empty
+route are measured in turn, in ten pairs of slices of 1.5 seconds; the median of the pairs counts.""",
     "occasions": "Both stores are SQLite files on the file system of the project.",
     "sqlite": "All stores are files on the file system of the project, none in memory.",
     "postgres": """\

@@ -200,6 +200,16 @@ HTTP: list[Case] = [
         Case(f"http-{connections}", "http_enqueue", {"seconds": 4, "connections": connections}, {"seconds": 1})
         for connections in (1, 16, 64)
     ),
+    *(
+        Case(
+            f"http-share-{connections}",
+            "http_share",
+            {"seconds": 1.5, "connections": connections},
+            {"seconds": 0.2},
+            peers=("mainspring",),
+        )
+        for connections in (16, 64)
+    ),
     Case("http-bulk", "http_bulk", {"seconds": 4, "batch": 1000}, {"seconds": 1}, peers=("mainspring",)),
     Case("enqueue-bulk", "enqueue_in_bulk", {"seconds": 4, "batch": 1000}, {"seconds": 1}, peers=("mainspring",)),
     Case(

@@ -67,6 +67,15 @@ LINES = [
             Line("the same, p99, ms", f"http-{connections}", "p99", more_is_better=False),
         )
     ),
+    *(
+        Line(
+            f"enqueue by HTTP, {connections} connections, % of an empty route",
+            f"http-share-{connections}",
+            "share",
+            compared=False,
+        )
+        for connections in (16, 64)
+    ),
     Line("bulk enqueue by HTTP, 1000 jobs per request, jobs/s", "http-bulk", "rate"),
     Line("memory of the service after ten minutes, MB", "live-memory", "megabytes", compared=False),
     Line("growth of it, %", "live-memory", "growth", compared=False),

@@ -8,7 +8,7 @@ from bench.measurements.claim import claim
 from bench.measurements.drain import drain, drain_backlog, drain_in_chunks
 from bench.measurements.enqueue import enqueue, enqueue_concurrently, enqueue_heard, enqueue_in_bulk
 from bench.measurements.feed import drain_followed, idle_reader
-from bench.measurements.http import http_bulk, http_enqueue, live_memory
+from bench.measurements.http import http_bulk, http_enqueue, http_share, live_memory
 from bench.measurements.idle import idle
 from bench.measurements.latency import latency, lateness
 from bench.measurements.limits import drain_beside_blocked, drain_fairly, drain_rated, fairness
@@ -41,6 +41,7 @@ MEASUREMENTS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
         import_people,
         burst,
         http_enqueue,
+        http_share,
         http_bulk,
         live_memory,
         prepare,

@@ -14,6 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from bench.http_load import HOST, load, post
+from bench.peers.http.floor import peer as floor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
 WARM_UP_SHARE = 4
+PAIRS = 10  # of slices with our server and with the empty route
 EVENTS = f"GET /v1/events HTTP/1.1\r\nhost: {HOST}\r\naccept: text/event-stream\r\n\r\n".encode()
 JOBS_PER_SECOND = 20
 TENTH = 10
@@ -39,6 +41,27 @@ async def http_enqueue(peer: Peer, *, seconds: float, connections: int) -> dict[
         await load(port, request, connections=connections, seconds=seconds / WARM_UP_SHARE)
         result = await load(port, request, connections=connections, seconds=seconds)
     return {"rate": result.rate, "p50": result.percentile(0.5), "p99": result.percentile(0.99)}
+
+
+async def http_share(peer: Peer, *, seconds: float, connections: int) -> dict[str, float]:
+    """The rate of `http_enqueue`, of that of an empty route: in turn, in short slices.
+
+    The share is the median of the pairs. What else the machine does meanwhile slows both slices of a pair down, or
+    spoils few of the pairs.
+    """
+    numbers = itertools.count()
+
+    def request() -> bytes:
+        return post("/v1/jobs", peer.job(next(numbers)))
+
+    rates: tuple[list[float], list[float]] = ([], [])
+    async with serving(peer, worker=False) as (ours, _), serving(floor(peer.place, {}), worker=False) as (theirs, _):
+        for port in (ours, theirs):
+            await load(port, request, connections=connections, seconds=seconds)
+        for _ in range(PAIRS):
+            for port, found in zip((ours, theirs), rates, strict=True):
+                found.append((await load(port, request, connections=connections, seconds=seconds)).rate)
+    return {"share": median(our / empty for our, empty in zip(*rates, strict=True)) * 100}
 
 
 async def http_bulk(peer: Peer, *, seconds: float, batch: int) -> dict[str, float]:
@@ -116,7 +139,7 @@ class Follower(asyncio.Protocol):
 async def serving(peer: Peer, *, worker: bool) -> AsyncIterator[tuple[int, int]]:
     """Yield the port and the process id of the peer's server, once it listens."""
     port = free_port()
-    log = peer.place / "server.log"
+    log = peer.place / f"server-{port}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(peer.server(port, worker=worker), cwd=peer.place, stdout=output, stderr=output)
     try:

@@ -28,6 +28,7 @@ FIGURES = {
     "import_people": {"rate": 16_000.0},
     "burst": {"rate": 11_000.0, "ran": 8_000.0, "last": 6.2},
     "http_enqueue": {"rate": 2_500.0, "p50": 6.0, "p99": 12.0},
+    "http_share": {"share": 65.0},
     "http_bulk": {"rate": 40_000.0},
     "live_memory": {"growth": 1.0, "megabytes": 120.0, "least_received": 900.0},
     "claim": {"milliseconds": 0.5, "worst": 1.0},
