@@ -125,8 +125,8 @@ How long the reads of pages and operators take with a million jobs: 200 k that w
 {command}
 ```
 
-on {when}. Each read was done five times by one process; the median counts, the time in the client included. The table
-has the slowest read of each group. The goal: every read takes less than {goal:.0f} ms.
+on {when}. Each read was done five times by one process; the median of the store's time counts, with that of its client
+library. The table has the slowest read of each group. The goal: every read takes less than {goal:.0f} ms.
 
 {figures}
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from itertools import pairwise
-from operator import add
 from typing import Literal
 
 from mainspring.clock import Length, Millis, check_moment, delay_of, shown, to_datetime, to_millis
@@ -22,14 +21,12 @@ from mainspring.stores.numbers import (
     BOUNDS,
     BUCKETS,
     HOUR,
-    SLOTS,
     Figure,
     Grouping,
     Measure,
     NumbersQuery,
     Period,
     Span,
-    slot,
 )
 from mainspring.stores.protocol import Store
 
@@ -227,36 +224,28 @@ def ceil(moment: Millis, length: Millis) -> Millis:
 # -- adding up ----------------------------------------------------------------------------------------------
 
 
-FIRST = [slot(measure, 0) for measure in Measure]
-"""The slot of each measure's first bucket, or of its only number."""
+SLOTS_OF = [(int(measure), bucket) for measure in Measure for bucket in range(BUCKETS)]
+"""The measure and bucket of each slot, as plain integers: a `Measure` is slower to compare and to use as an index."""
 
-WAITS, COMPLETED, RETRIED, DEAD = (
-    slice(FIRST[measure], FIRST[measure] + BUCKETS)
-    for measure in (Measure.STARTED, Measure.COMPLETED, Measure.RETRIED, Measure.DEAD)
-)
-"""The slots of a measure's buckets."""
+MEASURES = len(Measure)
+STARTED = int(Measure.STARTED)
+WITH_DURATION = frozenset(map(int, (Measure.COMPLETED, Measure.RETRIED, Measure.DEAD)))
 
 
 def tally(start: datetime, end: datetime, figures: Iterable[Figure]) -> Tally:
-    sums = [0] * SLOTS
-    for figure in figures:
-        for key, n in figure.counts.items():
-            sums[key] += n
-    waits, completed, retried, dead = sums[WAITS], sums[COMPLETED], sums[RETRIED], sums[DEAD]
-    durations = tuple(map(add, map(add, completed, retried), dead))
-    return Tally(
-        start=start,
-        end=end,
-        enqueued=sums[FIRST[Measure.ENQUEUED]],
-        started=sum(waits),
-        completed=sum(completed),
-        retried=sum(retried),
-        dead=sum(dead),
-        cancelled=sums[FIRST[Measure.CANCELLED]],
-        stalled=sums[FIRST[Measure.STALLED]],
-        wait=Histogram(tuple(waits), sums[FIRST[Measure.WAIT]] / 1000),
-        duration=Histogram(durations, sums[FIRST[Measure.DURATION]] / 1000),
-    )
+    """Add figures up. It must be fast: 48 hours by minute are 2,880 tallies."""
+    totals, waits, durations = [0] * MEASURES, [0] * BUCKETS, [0] * BUCKETS
+    for _, _, counts in figures:
+        for key, n in counts.items():
+            measure, bucket = SLOTS_OF[key]
+            totals[measure] += n
+            if measure in WITH_DURATION:
+                durations[bucket] += n
+            elif measure == STARTED:
+                waits[bucket] += n
+    enqueued, started, completed, retried, dead, cancelled, stalled, wait, duration = totals  # as in `Measure`
+    waited, ran = Histogram(tuple(waits), wait / 1000), Histogram(tuple(durations), duration / 1000)
+    return Tally(start, end, enqueued, started, completed, retried, dead, cancelled, stalled, waited, ran)
 
 
 def series_of(plan: Plan, figures: Sequence[Figure]) -> list[Tally]:

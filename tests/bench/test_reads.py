@@ -39,7 +39,10 @@ def test_every_read_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "jobs by created", "jobs by due", "jobs by finished", "jobs by duration", "jobs by attempts", "stats",
         "count up to 10,000", "completion", "audit log", "numbers", "failure groups", "bulk changes",
     }  # fmt: skip
-    assert all(figure > 0 for figure in figures.values())
+    without_a_read = {
+        "bulk changes: count to cancel, dead letters", "bulk changes: count to retry, waiting jobs that are due",
+    }  # fmt: skip
+    assert {name for name, figure in figures.items() if figure <= 0} == without_a_read
 
 
 def test_a_line_shows_the_slowest_read_of_each_group() -> None:

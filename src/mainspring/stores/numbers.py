@@ -72,8 +72,6 @@ class Measure(IntEnum):
 Counts = dict[int, int]
 """The numbers of one period: how often, by `slot` of measure and bucket."""
 
-SLOTS = len(Measure) * BUCKETS
-
 
 def slot(measure: int, bucket: int) -> int:
     """Return the key of a measure and a bucket in `Counts`. The bucket is 0 if the measure has none."""
