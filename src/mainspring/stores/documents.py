@@ -94,10 +94,10 @@ def using_key(make: OnceWriter | None) -> Iterator[None]:
 
 
 class Held(NamedTuple):
-    """A document that a process has taken. The process holds it as long as nobody else has written it."""
+    """A document that this process has taken by a write. Another version means that another process has taken it."""
 
     key: Key
-    version: str  # that the process has written
+    version: str  # of that write
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ async def once_actions(table: Table, once: Write | None) -> list[Action]:
 
 
 async def check_held(table: Table, held: Held | None) -> None:
-    """Raise TakenOver if somebody else has written the document."""
+    """Raise TakenOver if the document has another version by now."""
     if held is None:
         return
     row = await table.get(item_key(held.key))

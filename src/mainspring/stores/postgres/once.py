@@ -15,8 +15,7 @@ SET data = excluded.data, version = excluded.version, due_at = excluded.due_at, 
 WHERE used.expires_at <= {now}
 """
 VERSION = "SELECT version FROM {s}.documents WHERE collection = %(collection)s AND grp = %(grp)s AND id = %(id)s"
-
-LOCKED_VERSION = f"{VERSION} FOR SHARE"  # whoever writes the document waits until this transaction has ended
+LOCKED_VERSION = f"{VERSION} FOR SHARE"  # other transactions write the document after this one
 
 
 async def commit_once(transaction: Transaction, once: Write | None) -> None:
@@ -39,7 +38,7 @@ async def put_document(transaction: Transaction, write: Write) -> bool:
 
 
 async def check_held(transaction: Transaction, held: Held | None) -> None:
-    """Raise TakenOver if somebody else has written the document. Nobody can until this transaction has ended."""
+    """Raise TakenOver if the document has another version by now. Otherwise keep it locked until the commit."""
     if held is not None and await transaction.value(LOCKED_VERSION, **place_of(held.key)) != held.version:
         raise TakenOver
 

@@ -230,6 +230,8 @@ def held_jobs(transaction: Transaction, fences: Iterable[tuple[str, int]]) -> It
 
 def reschedule(transaction: Transaction, going: Sequence[tuple[JobState, Conclusion]]) -> None:
     """Put jobs that are not finished back: they stay live and wait for their next run."""
+    if not going:
+        return
     for part in in_values(RESCHEDULE, [rescheduled_row(job, conclusion) for job, conclusion in going]):
         transaction.execute(*part)
     count_moves(transaction, moves(going))

@@ -92,7 +92,8 @@ def write(transaction: Transaction, new: list[PreparedBundle]) -> list[list[Inse
     inserted = insertion.insert(transaction, jobs) if jobs else []
     writes = last_writes(prepared.bundle for prepared in taken)
     put(transaction, [write for write in writes if write.data is not None])
-    delete(transaction, [write.key for write in writes if write.data is None])
+    if deleted := [write.key for write in writes if write.data is None]:
+        delete(transaction, deleted)
     transaction.record(feed.documents(writes))
     for bundle in (prepared.bundle for prepared in taken):
         if bundle.note is not None:

@@ -142,8 +142,9 @@ def insert_payloads_and_tags(transaction: Transaction, jobs: Sequence[NewJob]) -
     """Insert what is kept in separate tables."""
     long = [(job.id, job.payload) for job in jobs if len(job.payload) > LONG_PAYLOAD]
     tags = [(tag, job.id) for job in jobs for tag in job.tags]
-    for part in chain(in_values(INSERT_PAYLOADS, long), in_values(INSERT_TAGS, tags)):
-        transaction.execute(*part)
+    if long or tags:  # most jobs have neither
+        for part in chain(in_values(INSERT_PAYLOADS, long), in_values(INSERT_TAGS, tags)):
+            transaction.execute(*part)
 
 
 def insert_unique(transaction: Transaction, new: Mapping[int, PreparedJob]) -> dict[int, str]:

@@ -28,7 +28,7 @@ def commit_once(transaction: Transaction, once: Write | None) -> None:
 
 
 def check_held(transaction: Transaction, held: Held | None) -> None:
-    """Raise TakenOver if somebody else has written the document."""
+    """Raise TakenOver if the document has another version by now."""
     if held is not None and transaction.value(VERSION, (*held.key, transaction.now)) != held.version:
         raise TakenOver
 

@@ -102,7 +102,9 @@ class Writer:
 
         `seen` is how many there were in the pass before, and `quiet` the number of passes that have brought none.
         """
-        number = len(self._gathered.get(loop, ()))
+        if (gathered := self._gathered.get(loop)) is None:
+            return  # they were handed over already, because the store is being closed
+        number = len(gathered)
         quiet = 0 if number > seen else quiet + 1
         if number >= self._last_number or quiet > QUIET_PASSES or time.monotonic() > until:
             self._last_number = number
