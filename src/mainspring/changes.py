@@ -17,7 +17,9 @@ from mainspring.stores.feed import Change, ChangeFilter, ChangePage, Cursor, che
 log = get_log("mainspring.changes")
 
 PAGE = 500  # entries of the feed that one read returns at most
-PAUSE = 0.02  # seconds between two reads while changes keep coming: many small reads would cost the store more
+FIRST_PAUSE = 0.01  # seconds between two reads when changes have begun to come
+LONGEST_PAUSE = 0.05  # seconds between two reads while they keep coming: many small reads would cost the store more
+PAUSE_GROWTH = 1.5
 LONGEST_SLEEP = 15.0  # seconds without a look at the feed, in case a wake-up got lost
 RETRY_PAUSE = 1.0  # seconds to wait while the store is away
 
@@ -76,6 +78,7 @@ class ChangeStream:
         cursor to `ChangePage.changes` as `skip`.
         """
         self._news = news = asyncio.Event()
+        pause = 0.0
         await self._begin()
         async with self._services.store.watching(news.set):
             while True:
@@ -85,7 +88,8 @@ class ChangeStream:
                     continue
                 yield page
                 self._place = page.cursor
-                await self._wait(page, news)
+                pause = next_pause(pause) if page.entries else 0.0
+                await self._wait(page, pause, news)
 
     def look(self) -> None:
         """Read the feed soon, even if the store does not say that it has grown. Only for the event loop of `pages`."""
@@ -108,15 +112,20 @@ class ChangeStream:
             raise ChangesLost(lost or "", str(page.cursor))
         return page
 
-    async def _wait(self, page: ChangePage, news: asyncio.Event) -> None:
+    async def _wait(self, page: ChangePage, pause: float, news: asyncio.Event) -> None:
         if page.more:
             return
         if page.entries:
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(pause)
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(LONGEST_SLEEP):
                 await news.wait()
+
+
+def next_pause(pause: float) -> float:
+    """Return how long to wait for more changes, after a page that had some."""
+    return min(max(FIRST_PAUSE, pause * PAUSE_GROWTH), LONGEST_PAUSE)
 
 
 class Following:
@@ -129,7 +138,7 @@ class Following:
     def __aiter__(self) -> Following:
         return self
 
-    async def __anext__(self) -> Change:
+    async def __anext__(self) -> Change:  # a coroutine, so that it keeps this object alive while it waits
         return await anext(self._changes)
 
     def __del__(self) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from mainspring.app import Mainspring
-from mainspring.changes import PAUSE, RETRY_PAUSE, ChangeStream
+from mainspring.changes import LONGEST_PAUSE, RETRY_PAUSE, ChangeStream
 from mainspring.errors import ChangesLost, StoreUnavailable
 from mainspring.log import get_log
 from mainspring.redaction import Redaction
@@ -314,7 +314,7 @@ class Hub:
             await asyncio.sleep(RETRY_PAUSE)
         except ChangesLost as lost:
             self._lose(Cursor.parse(lost.cursor))
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(LONGEST_PAUSE)
 
     def _wanted(self) -> ChangeFilter:
         """Return what to read for all clients. The tags of events that are in the ring already cannot be added."""

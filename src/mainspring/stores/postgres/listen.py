@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from mainspring.ids import new_id
 from mainspring.log import get_log
 from mainspring.queue_patterns import meet
 from mainspring.stores.postgres.pool import Connection, Pool, is_pooled
-from mainspring.stores.postgres.transaction import SERVER_START, Transaction
+from mainspring.stores.postgres.transaction import SERVER_START, Dialect, Transaction
 from mainspring.stores.protocol import EVERY_QUEUE, Wake
 
 log = get_log("mainspring.postgres")
@@ -29,6 +30,8 @@ POLL_INTERVAL = 1.0  # seconds, while the worker cannot be notified
 STABLE_AFTER = 1.0  # seconds; a connection that listened for less is not replaced at once
 MAX_RETRY_DELAY = 15.0  # seconds between attempts to listen again
 ECHO_TIMEOUT = 5.0  # seconds to wait for the listener's own test notification
+NOTIFY_INTERVAL = 0.02  # seconds between two looks for idle readers, while a process commits often
+NOTIFY_TIMEOUT = 5.0  # seconds
 POOLER_RETRY_DELAY = 600.0  # seconds between attempts to listen through a pooler; each leaves a LISTEN behind in it
 
 NOTIFY_IDLE = """
@@ -68,23 +71,74 @@ async def tell_with_commit(transaction: Transaction) -> None:
         await transaction.rows(NOTIFY, channel=feed_channel(transaction.dialect.schema), message="")
 
 
-async def tell(transaction: Transaction) -> None:
-    """Notify workers, and readers of the change feed, of what a committed transaction means for them."""
-    schema = transaction.dialect.schema
+async def tell(transaction: Transaction, readers: ReaderNotifier | None = None) -> None:
+    """Notify workers, and readers of the change feed, of what a committed transaction means for them.
+
+    Without a notifier, readers are notified at once.
+    """
     if transaction.wakes_busy_workers:
         await tell_with_commit(transaction)
         return
     if transaction.recorded and transaction.dialect.has_readers:
-        await transaction.rows(NOTIFY_READERS, channel=feed_channel(schema))
+        await (readers.notify(transaction) if readers else notify_readers(transaction))
     if transaction.woken:
         everyone = EVERY_QUEUE in transaction.woken
         await transaction.rows(
             NOTIFY_IDLE,
-            channel=channel(schema),
+            channel=channel(transaction.dialect.schema),
             message=describe(Wake.JOBS, transaction.woken),
             queues=[EVERY_QUEUE, *transaction.woken],
             everyone=everyone,
         )
+
+
+async def notify_readers(transaction: Transaction) -> None:
+    """Notify readers of the change feed, if one of them is idle."""
+    await transaction.rows(NOTIFY_READERS, channel=feed_channel(transaction.dialect.schema))
+
+
+class ReaderNotifier:
+    """Notifies idle readers of the change feed after the commits of one process.
+
+    A busy worker commits hundreds of times a second, and each look for idle readers is a statement of its own. So
+    commits that closely follow a notification share the next one.
+    """
+
+    def __init__(self, pool: Pool, dialect: Dialect) -> None:
+        self._pool = pool
+        self._dialect = dialect
+        self._last = float("-inf")  # when readers were notified, by the monotonic clock
+        self._pending: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
+
+    async def notify(self, transaction: Transaction) -> None:
+        """Notify readers now, or a moment later if they were notified a moment ago."""
+        loop = asyncio.get_running_loop()
+        if loop in self._pending:
+            return  # it will look for idle readers after this commit
+        wait = self._last + NOTIFY_INTERVAL - time.monotonic()
+        if wait <= 0:
+            await self._notify(transaction)
+        else:
+            self._pending[loop] = loop.create_task(self._notify_after(wait), name="mainspring-notify-readers")
+
+    async def close(self) -> None:
+        """Send what is pending in this event loop."""
+        if (task := self._pending.get(asyncio.get_running_loop())) is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _notify_after(self, seconds: float) -> None:
+        try:
+            await asyncio.sleep(seconds)
+        finally:  # if the application ends now, the commits are announced nevertheless
+            del self._pending[asyncio.get_running_loop()]  # first: a commit after this look needs another one
+            with contextlib.suppress(StoreError, TimeoutError):  # readers look for themselves after a while
+                async with asyncio.timeout(NOTIFY_TIMEOUT), self._pool.use() as connection:
+                    await self._notify(Transaction(connection, self._dialect))
+
+    async def _notify(self, transaction: Transaction) -> None:
+        self._last = time.monotonic()
+        await notify_readers(transaction)
 
 
 def parse(message: str) -> tuple[Wake, set[str]]:

@@ -53,7 +53,15 @@ from mainspring.stores.postgres.completion import ForeignCompletion, PostgresCom
 from mainspring.stores.postgres.errors import ConnectionLost, explain
 from mainspring.stores.postgres.foreign_connection import borrow
 from mainspring.stores.postgres.group_commit import GroupCommit
-from mainspring.stores.postgres.listen import Listener, SharedListener, channel, feed_channel, tell, tell_with_commit
+from mainspring.stores.postgres.listen import (
+    Listener,
+    ReaderNotifier,
+    SharedListener,
+    channel,
+    feed_channel,
+    tell,
+    tell_with_commit,
+)
 from mainspring.stores.postgres.pool import Connection, Pool, is_pooled, short_transaction
 from mainspring.stores.postgres.transaction import PLAN_FREELY, Dialect, ServerClock, Transaction
 from mainspring.stores.protocol import (
@@ -134,6 +142,7 @@ class PostgresStore:
         self._listeners: dict[str, Listener] = {}
         self._idle: set[str] = set()  # workers marked as idle in the database
         self._readers: dict[str, ChangeReader] = {}  # of this process
+        self._reader_notifier = ReaderNotifier(self._pool, self._dialect)
         self._watch = Watch(self.clock, lease)
         self._waters: dict[str, claims.LowWater] = {}  # worker -> where its last look began
         self._turn = 0
@@ -185,6 +194,7 @@ class PostgresStore:
     async def close(self) -> None:
         for worker in list(self._listeners):
             await self._stop_listening(worker)
+        await self._reader_notifier.close()
         await self._pool.close()
         if self._listen_pool is not self._pool:
             await self._listen_pool.close()
@@ -206,7 +216,7 @@ class PostgresStore:
                 transaction = Transaction(connection, self._dialect)
                 result = await operation(transaction)
                 with contextlib.suppress(psycopg.Error):  # committed already; a worker not notified will poll
-                    await tell(transaction)
+                    await tell(transaction, self._reader_notifier)
             return result
 
         await self.open()
@@ -242,7 +252,7 @@ class PostgresStore:
                 result = await operation(transaction)
                 await transaction.write_counts()
             with contextlib.suppress(psycopg.Error):  # committed already; a worker not notified will poll
-                await tell(transaction)
+                await tell(transaction, self._reader_notifier)
         return result
 
     async def _worth_another_try(self, error: StoreError) -> bool:
