@@ -16,8 +16,9 @@ import pytest
 
 from mainspring.job import Move, Status
 from mainspring.stores.protocol import Filter, TakeoverCause, Wake, WorkerInfo
-from mainspring.stores.sqlite import SqliteStore, liveness
-from mainspring.stores.sqlite.liveness import LONGEST_SOCKET_PATH, Liveness, read_wakes
+from mainspring.stores.sqlite import SqliteStore, listener, liveness
+from mainspring.stores.sqlite.listener import read_wakes
+from mainspring.stores.sqlite.liveness import LONGEST_SOCKET_PATH, Liveness
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import Bell, end, ignore, join, new_job, put, running
 from tests.stores.sqlite.processes import start
@@ -269,7 +270,8 @@ async def test_a_commit_of_a_connection_that_is_not_ours_is_noticed(store: Sqlit
 
 
 async def test_an_idle_store_wakes_no_worker(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.stores.sqlite.liveness.FOREIGN_WRITE_POLL", 0.001)
+    monkeypatch.setattr(listener, "POLL_INTERVAL", 0.001)
+    monkeypatch.setattr(listener, "LONGEST_SLEEP", 0.001)
     await put(store, delay=60_000)
     bell = Bell()
     await join(store, "w1", bell)

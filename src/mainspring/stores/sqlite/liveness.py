@@ -12,29 +12,23 @@ woken for it has its own socket, `<id>~<process>.sock`.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import glob
 import json
 import os
 import socket
-import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from mainspring.errors import StoreError
-from mainspring.queue_patterns import meet
 from mainspring.stores.protocol import Wake, WorkerInfo
-from mainspring.stores.sqlite.connection import DatabaseFile, FileConnection
 from mainspring.stores.workers import from_data, to_data
 
 LONGEST_SOCKET_PATH = 100  # bytes; the limit of operating systems is 104 to 108
-FOREIGN_WRITE_POLL = 0.25  # seconds; a commit by the application's own connection sends no wake-up
 READER = "~reader-"  # begins the file names of readers of the change feed; no worker is named like this
 COARSE_CLOCK = 50_000_000  # nanoseconds; file systems take timestamps from a clock that ticks every few milliseconds
 
@@ -318,59 +312,6 @@ class Liveness:
 
 def is_reader(name: str) -> bool:
     return name.startswith(READER)
-
-
-class Listener:
-    """Wakes a worker on its event loop: for each message to its socket, and after commits that send no message."""
-
-    def __init__(
-        self, listening: socket.socket | None, file: DatabaseFile, queues: Iterable[str], wake: Callable[[Wake], None]
-    ) -> None:
-        self._socket = listening
-        self._file = file
-        self._wake = wake
-        self._loop = asyncio.get_running_loop()
-        self._poll = self._loop.create_task(self._notice_foreign_writes(), name="mainspring-poll")
-        if listening is not None:
-            self._loop.add_reader(listening, lambda: wake(read_wakes(listening, queues)))
-
-    async def _notice_foreign_writes(self) -> None:
-        """Wake the worker after each commit elsewhere, by any connection: `data_version` changes with it."""
-        file_connection = FileConnection(self._file)
-        last: tuple[sqlite3.Connection, int] | None = None
-        try:
-            while True:
-                seen = None
-                with contextlib.suppress(StoreError), file_connection.use() as connection:  # the writer reports errors
-                    seen = connection, connection.execute("PRAGMA data_version").fetchone()[0]
-                if seen != last:  # numbers of a reopened connection cannot be compared with earlier ones
-                    last = seen
-                    self._wake(Wake.JOBS | Wake.DOCUMENTS)
-                await asyncio.sleep(FOREIGN_WRITE_POLL)
-        finally:
-            file_connection.close()
-
-    def stop(self) -> None:
-        if self._socket is not None:
-            with contextlib.suppress(RuntimeError):  # the loop may be closed
-                self._loop.remove_reader(self._socket)
-            self._socket.close()
-        if not self._loop.is_closed():
-            self._poll.cancel()
-
-
-def read_wakes(listener: socket.socket, queues: Iterable[str]) -> Wake:
-    """Read all messages from the socket; return the wake-ups that concern a worker of these queues."""
-    wanted, heard = set(queues), Wake(0)
-    while True:
-        try:
-            value, *about = listener.recv(65536).decode().split("\n")
-        except BlockingIOError:
-            return heard
-        wake = Wake(int(value))
-        if about and not meet(wanted, about):
-            wake &= ~Wake.JOBS
-        heard |= wake
 
 
 def describe(info: WorkerInfo) -> bytes:

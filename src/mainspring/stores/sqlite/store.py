@@ -80,7 +80,8 @@ from mainspring.stores.sqlite import (
 from mainspring.stores.sqlite.completion import ForeignCompletion, SqliteCompletion
 from mainspring.stores.sqlite.connection import BUSY_TIMEOUT, DatabaseFile
 from mainspring.stores.sqlite.foreign_connection import lent, run_on
-from mainspring.stores.sqlite.liveness import Listener, Liveness, Registry
+from mainspring.stores.sqlite.listener import Listener
+from mainspring.stores.sqlite.liveness import Liveness, Registry
 from mainspring.stores.sqlite.reader import Reader
 from mainspring.stores.sqlite.timekeeper import Timekeeper
 from mainspring.stores.sqlite.transaction import Operation, Transaction
