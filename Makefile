@@ -106,8 +106,8 @@ bench: $(READY) ## measure
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench.reads
 
-chaos: $(READY) ## the long form of the chaos tests (PYTEST="-k …": some of them)
-	MAINSPRING_CHAOS=long $(BIN)/python -m pytest -m chaos tests/chaos $(PYTEST)
+chaos: $(READY) ## the long form of the chaos tests, and the store's suite on each PostgreSQL (PYTEST="-k …": some of them)
+	MAINSPRING_CHAOS=long $(BIN)/python -m pytest tests/chaos tests/stores/test_postgres.py $(PYTEST)
 
 soak: $(READY) ## an hour of load on the service: memory, files, lost jobs (SOAK="--minutes 10 --store postgres")
 	$(BIN)/python -m bench.soak $(SOAK)

@@ -324,6 +324,7 @@ CREATE TABLE {schema}.changes (
     times         bigint[]
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 10000);
 ALTER TABLE {schema}.changes ALTER ids SET STORAGE EXTERNAL; -- random numbers cannot be compressed
+ALTER TABLE {schema}.changes SET (toast_tuple_target = 8160); -- the ids of an ack fit into the row: several rows of a second table cost more
 CREATE INDEX changes_txid ON {schema}.changes (txid);
 COMMENT ON TABLE {schema}.changes IS
     'The change feed. An entry lists jobs of one task and queue to which the same thing happened in one transaction.';
