@@ -11,7 +11,7 @@ import pytest
 
 from mainspring.clock import to_datetime
 from mainspring.errors import Failure, InvalidCursor, SystemHalted
-from mainspring.job import UNTIL_WOKEN, Claim, Move, ProgressReport, Status, end_of
+from mainspring.job import UNTIL_WOKEN, Claim, Move, Progress, ProgressReport, Status, end_of
 from mainspring.stores import feed
 from mainspring.stores.documents import ABSENT, Became, Bundle, By, Key, Write
 from mainspring.stores.feed import EVERY_CHANGE, Change, ChangeFilter, ChangeKind, Cursor
@@ -42,6 +42,9 @@ from tests.conformance.wakeups import FETCH, save, suspended
 
 BOOM = Failure("ValueError", "boom")
 TARGET = ("order", "7")
+END_KINDS = {
+    Move.DONE: ChangeKind.COMPLETED, Move.DEAD: ChangeKind.DEAD_LETTERED, Move.CANCEL: ChangeKind.CANCELLED,
+}  # fmt: skip
 Kinds = list[ChangeKind]
 
 
@@ -193,6 +196,18 @@ class RecordedTests(FeedScenario):
         assert (first.job_id, first.target, first.data) == (held.id, TARGET, {"fraction": 0.5, "note": "half"})
         assert (first.task, first.queue) == ("greet", "default")
         assert second.data == {"fraction": 0.75, "note": "x" * feed.LONGEST_TEXT}
+
+    @pytest.mark.parametrize("move", [Move.DONE, Move.DEAD, Move.CANCEL])
+    async def test_the_last_progress_comes_before_the_end_and_stays(
+        self, store: Store, reader: Reader, move: Move
+    ) -> None:
+        held = await running(store)
+        await store.report([ProgressReport(held.id, held.token, 0.9, "nearly")])
+        await end(store, held, move)
+        assert await store.report([ProgressReport(held.id, held.token, 1.0, "late")]) == set()
+        changes = await reader.read(ChangeFilter(jobs=(held.id,)))
+        assert [change.kind for change in changes][-2:] == [ChangeKind.PROGRESSED, END_KINDS[move]]
+        assert (await look(store, held.id)).progress == Progress(0.9, "nearly")
 
     @pytest.mark.parametrize("fields", [{}, {"result": "1"}, {"steps": (FETCH,)}, {"follow_ups": ("job",)}])
     async def test_a_completed_job_is_recorded_once(self, store: Store, reader: Reader, fields: dict[str, Any]) -> None:
