@@ -541,6 +541,19 @@ class RecordedTests(FeedScenario):
         told = [(change.data["became"], change.data["deleted"]) for change in await reader.read()]
         assert told == [("created", False), ("updated", False), ("deleted", True)]
 
+    async def test_a_recorded_document_can_name_a_state_and_its_actor(self, store: Store, reader: Reader) -> None:
+        key = Key("breakers", "", "mail")
+        for state, actor in (("open", "ana"), ("half_open", None), ("closed", None), ("open", "bob")):
+            await store.write([Bundle((Write(key, "{}", recorded=True, became=state, actor=actor),))])
+        told = [(change.data["became"], change.data.get("actor")) for change in await reader.read()]
+        assert told == [("open", "ana"), ("half_open", None), ("closed", None), ("open", "bob")]
+
+    async def test_documents_with_different_states_in_one_write_stay_apart(self, store: Store, reader: Reader) -> None:
+        states = {"a": "open", "b": "closed", "c": "open"}
+        writes = [Write(Key("breakers", "", name), "{}", recorded=True, became=states[name]) for name in states]
+        await store.write([Bundle((write,)) for write in writes])
+        assert {change.data["id"]: change.data["became"] for change in await reader.read()} == states
+
     @pytest.mark.parametrize("number", [2, 60, 1500])
     async def test_each_document_of_many_is_a_change_of_its_own(
         self, store: Store, reader: Reader, number: int

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from mainspring.clock import Millis
 from mainspring.job import Move, NewJob, Outcome, Status, retry_reason
-from mainspring.stores.documents import Became, Write
+from mainspring.stores.documents import Write
 from mainspring.stores.engine.ack import Conclusion, JobState, cause_of
 from mainspring.stores.engine.change import ChangePlan, ChangeRequest
 from mainspring.stores.engine.numbers import TIMED
@@ -36,7 +36,7 @@ NO_TAGS: Tags = {}
 Place = tuple[str, str]
 """A queue and a task: an entry lists jobs of one place."""
 
-DocumentGroup = tuple[str, str, bool, Became | None]
+DocumentGroup = tuple[str, str, bool, str | None, str | None]
 """A collection, a group of it, whether its documents were deleted, and what else has become of them."""
 
 
@@ -220,7 +220,7 @@ def documents(writes: Iterable[Write]) -> list[Entry]:
     for write in writes:
         if write.recorded:
             key, is_deleted = write.key, write.data is None or write.became == "deleted"
-            group = (key.collection, key.group, is_deleted, write.became)
+            group = (key.collection, key.group, is_deleted, write.became, write.actor)
             if group in ids:
                 ids[group].append(key.id)
             else:
@@ -229,9 +229,11 @@ def documents(writes: Iterable[Write]) -> list[Entry]:
 
 
 def entry_of(group: DocumentGroup, ids: Sequence[str]) -> Entry:
-    collection, name, is_deleted, became = group
+    collection, name, is_deleted, became, actor = group
     data: dict[str, Any] = {"collection": collection, "group": name, IDS: ids, "deleted": is_deleted}
     if became is not None:
         data["became"] = became
+    if actor is not None:
+        data["actor"] = actor
     kind = COLLECTIONS.get(collection) or COLLECTIONS.get(collection.partition(".")[0], ChangeKind.DOCUMENT)
     return Entry(kind, data=data)
