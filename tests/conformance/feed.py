@@ -431,7 +431,7 @@ class RecordedTests(FeedScenario):
         (change,) = await reader.read()
         assert (change.kind, change.job_id) == ("edited", job_id)
         assert {"payload", "priority"} <= set(change.data["fields"])
-        assert (change.data["priority"], "secret" in str(change.data)) == (1, False)
+        assert (change.data["priority"], "secret" in str(change.data)) == ("high", False)
 
     @pytest.mark.parametrize("status", [Status.PENDING, Status.COMPLETED, Status.SUSPENDED])
     async def test_a_deletion_by_hand_is_recorded(self, store: Store, reader: Reader, status: Status) -> None:

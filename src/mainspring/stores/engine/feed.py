@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from mainspring.clock import Millis
-from mainspring.job import Move, NewJob, Outcome, Status, retry_reason
+from mainspring.job import Move, NewJob, Outcome, Priority, Status, retry_reason
 from mainspring.stores.documents import Write
 from mainspring.stores.engine.ack import Conclusion, JobState, cause_of
 from mainspring.stores.engine.change import ChangePlan, ChangeRequest
@@ -164,18 +164,18 @@ def by_hand(planned: ChangePlan, request: ChangeRequest, tags: Tags) -> list[Ent
         case Action.RETRY:
             return of_jobs(ChangeKind.RETRIED, [*planned.updated, *planned.restored], told)
         case Action.EDIT:
-            shown = {
-                name: value
-                for name, value in planned.columns.items()
-                if name not in {"payload", "reason", "changed_at"}
-            }
-            return of_jobs(
-                ChangeKind.EDITED,
-                planned.updated,
-                {**told, "fields": sorted(planned.columns.keys() - {"changed_at"}), **shown},
-            )
+            return of_jobs(ChangeKind.EDITED, planned.updated, told | edited_fields(planned.columns))
         case Action.DELETE:
             return of_jobs(ChangeKind.DELETED, planned.deleted, told, tags)
+
+
+def edited_fields(columns: Mapping[str, Any]) -> Data:
+    """Return the names of the fields that an edit changes, and the new values except the payload."""
+    hidden = {"payload", "reason", "changed_at"}
+    shown = {name: value for name, value in columns.items() if name not in hidden}
+    if "priority" in shown:
+        shown["priority"] = Priority(shown["priority"]).name.lower()
+    return {"fields": sorted(columns.keys() - {"changed_at"}), **shown}
 
 
 def of_jobs(kind: ChangeKind, jobs: Iterable[JobState], data: Data, tags: Tags = NO_TAGS) -> list[Entry]:
