@@ -164,7 +164,7 @@ def by_hand(planned: ChangePlan, request: ChangeRequest, tags: Tags) -> list[Ent
         case Action.RETRY:
             return of_jobs(ChangeKind.RETRIED, [*planned.updated, *planned.restored], told)
         case Action.EDIT:
-            return of_jobs(ChangeKind.EDITED, planned.updated, told | edited_fields(planned.columns))
+            return of_jobs(ChangeKind.EDITED, planned.updated, {**told, **edited_fields(planned.columns)})
         case Action.DELETE:
             return of_jobs(ChangeKind.DELETED, planned.deleted, told, tags)
 
