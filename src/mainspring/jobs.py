@@ -168,13 +168,14 @@ class Jobs:
         """Return real values that begin with the prefix: queues, tasks, tags, types of errors or keys in payloads.
 
         Tasks are also those of this program and those that workers have published, and types of errors also those of
-        failure groups. Keys are those of the newest jobs, of `task` if given.
+        failure groups. Keys are those of the newest jobs. With `task`, they are those of its jobs among them, and its
+        arguments if a worker has published it.
         """
         chosen = completable_of(what)
         found = await self.services.store.complete(chosen, prefix, limit=limit, task=task, within=self._within)
-        return beginning_with(prefix, [*found, *await self._known_besides(chosen, prefix, limit)], limit)
+        return beginning_with(prefix, [*found, *await self._known_besides(chosen, prefix, limit, task)], limit)
 
-    async def _known_besides(self, what: Completable, prefix: str, limit: int) -> list[str]:
+    async def _known_besides(self, what: Completable, prefix: str, limit: int, task: str | None) -> list[str]:
         """Return values that are known although the newest jobs need not have them."""
         match what:
             case Completable.TASK if self._within:
@@ -184,8 +185,19 @@ class Jobs:
             case Completable.ERROR_TYPE if not self._within:
                 groups = await self.services.store.browse(Listing(FAILURE_GROUPS, limit=MOST_GROUPS))
                 return [str(json.loads(group.data)["error_type"]) for group in groups]
+            case Completable.PAYLOAD_KEY if task is not None and not self._within:
+                return await self._declared_keys(task)
             case _:
                 return []
+
+    async def _declared_keys(self, task: str) -> list[str]:
+        """Return the arguments of a task that a worker has published.
+
+        The newest jobs may all be of other tasks, and no index lists the jobs of a task.
+        """
+        found = await self.services.store.documents([Key(PUBLISHED_TASKS, "", task)])
+        schema = json.loads(found[0].data).get("schema") if found else None
+        return list(schema.get("properties", ())) if isinstance(schema, dict) else []
 
     async def _published(self, prefix: str, limit: int) -> list[str]:
         """Return the names of published tasks from the prefix on."""

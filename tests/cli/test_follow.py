@@ -123,7 +123,25 @@ def test_a_place_that_is_lost_is_an_error(url: str, tmp_path: Path, capsys: Capt
     other = f"sqlite:///{tmp_path}/other.db"
     write(other)
     assert main(["follow", "--store", other, "--after", after]) == Exit.FAILED
-    assert "the change feed no longer has what came after" in capsys.readouterr().err
+    problem, hint = capsys.readouterr().err.splitlines()[-2:]
+    assert "the change feed no longer has what came after" in problem
+    command, cursor = hint.rsplit(" ", 1)
+    assert command == "to go on from now, run the same command with: --after"
+    write(other, JOBS[0])
+    assert main(["follow", "--store", other, "--after", cursor, "-n", "1"]) == 0
+    assert JOBS[0].id in capsys.readouterr().out
+
+
+def test_a_program_gets_the_cursor_to_go_on_from(url: str, tmp_path: Path, capsys: Capture) -> None:
+    after = write(url)
+    other = f"sqlite:///{tmp_path}/other.db"
+    write(other)
+    assert main(["follow", "--json", "--store", other, "--after", after]) == Exit.FAILED
+    error = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert (set(error), error["type"]) == ({"error", "type", "cursor"}, "ChangesLost")
+    write(other, JOBS[0])
+    assert main(["follow", "--json", "--store", other, "--after", error["cursor"], "-n", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["job_id"] == JOBS[0].id
 
 
 @pytest.mark.slow

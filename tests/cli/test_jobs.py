@@ -86,6 +86,15 @@ def test_list_is_sorted_as_asked(jobs: Run, shop: Shop) -> None:
     assert "another filter or sort" in jobs("list", "--sort", "due", "--cursor", first_cursor(jobs)).err
 
 
+def test_a_list_by_duration_shows_the_durations(jobs: Run, shop: Shop) -> None:
+    shop.enqueue()
+    shop.work()
+    header, row = jobs("list", "--sort", "duration").out.splitlines()
+    assert header.split()[:5] == ["ID", "STATUS", "TASK", "WHEN", "DURATION"]
+    assert row[header.index("DURATION") :].split()[1] in {"ms", "s"}
+    assert "DURATION" not in jobs("list").out
+
+
 def first_cursor(jobs: Run) -> str:
     cursor: str = jobs("list", "--json", "--limit", "1").data["cursor"]
     return cursor

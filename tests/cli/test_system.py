@@ -4,10 +4,13 @@ import io
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
+from mainspring.cli.numbers_page import rate
 from mainspring.cli.stats_page import say_stats
+from mainspring.cli.table import Styled
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import SystemHalted
 from mainspring.job import Counts, Status
@@ -156,12 +159,29 @@ def test_numbers_over_time_by_task(call: Run, shop: Shop) -> None:
     shop.enqueue()
     shop.enqueue_later()
     lines = [line.split() for line in call("stats", "--since", "24h", "--by", "task").out.splitlines()]
-    assert lines[0][:5] == ["TASK", "ENQUEUED", "COMPLETED", "FAILED", "DEAD"]
-    assert [line[:5] for line in lines[1:]] == [
-        ["nightly", "1", "0", "0", "0"],
-        ["welcome", "2", "0", "1", "1"],
-        ["total", "3", "0", "1", "1"],
+    assert lines[0][:7] == ["TASK", "ENQUEUED", "STARTED", "COMPLETED", "FAILED", "RETRIED", "DEAD"]
+    assert lines[0][-2:] == ["PER", "SECOND"]
+    assert [line[:7] + line[-1:] for line in lines[1:]] == [
+        ["nightly", "1", "0", "0", "0", "0", "0", "0"],
+        ["welcome", "2", "1", "0", "1", "0", "1", "0"],
+        ["total", "3", "1", "0", "1", "0", "1", "0"],
     ]
+
+
+@pytest.mark.parametrize(("per_second", "shown"), [(0.0, "0"), (0.00349, "0.0035"), (2.5, "2.5"), (1234.5, "1,234")])
+def test_rates_have_two_digits_or_no_fraction(per_second: float, shown: str) -> None:
+    cell = rate(per_second)
+    assert isinstance(cell, Styled)
+    assert cell.text == shown
+
+
+def test_today_begins_at_midnight_of_the_time_zone(call: Run, shop: Shop) -> None:
+    shop.enqueue()
+    for zone in ("UTC", "Pacific/Kiritimati", "America/Los_Angeles"):
+        data = call("stats", "--since", "today", "--tz", zone, "--step", "day", "--json").data
+        assert (len(data["series"]), data["total"]["enqueued"]) == (1, 1)
+        begin = datetime.fromisoformat(data["total"]["start"]).astimezone(ZoneInfo(zone))
+        assert (begin.hour, begin.minute) == (0, 0)
 
 
 def test_numbers_over_time_as_json(call: Run, shop: Shop) -> None:
@@ -284,3 +304,20 @@ def test_audit_lists_changes_by_hand_newest_first(call: Run, shop: Shop) -> None
     entries = call("audit", "--json", "--limit", "1").data["entries"]
     assert [(entry["action"], entry["detail"]["queue"]) for entry in entries] == [("pause", "mail")]
     assert call("audit", "--limit", "none").code == 2
+
+
+def test_audit_shows_the_changes_of_one_operation(call: Run, shop: Shop) -> None:
+    first, second = shop.enqueue_later(queue="a"), shop.enqueue_later(queue="b")
+    for job_id in (first, second):
+        call("jobs", "cancel", job_id, "--actor", "ann")
+    newest, oldest = call("audit", "--json").data["entries"]
+    shown = call("audit", "--json", "--operation", oldest["operation"]).data["entries"]
+    assert [entry["operation"] for entry in shown] == [oldest["operation"]]
+    assert newest["operation"] != oldest["operation"]
+    assert call("audit", "--operation", "none-such").err == "no entries match\n"
+
+
+def test_dead_letters_by_duration_show_the_durations(call: Run, shop: Shop) -> None:
+    shop.bury()
+    assert "DURATION" in call("dead", "list", "--sort", "duration").out
+    assert "DURATION" not in call("dead", "list").out

@@ -11,7 +11,7 @@ import pytest
 
 from mainspring.clock import to_datetime
 from mainspring.errors import Failure, InvalidCursor, SystemHalted
-from mainspring.job import UNTIL_WOKEN, Claim, Move, ProgressReport, Status, end_of
+from mainspring.job import UNTIL_WOKEN, Claim, Move, Progress, ProgressReport, Status, end_of
 from mainspring.stores import feed
 from mainspring.stores.documents import ABSENT, Became, Bundle, By, Key, Write
 from mainspring.stores.feed import EVERY_CHANGE, Change, ChangeFilter, ChangeKind, Cursor
@@ -42,6 +42,9 @@ from tests.conformance.wakeups import FETCH, save, suspended
 
 BOOM = Failure("ValueError", "boom")
 TARGET = ("order", "7")
+END_KINDS = {
+    Move.DONE: ChangeKind.COMPLETED, Move.DEAD: ChangeKind.DEAD_LETTERED, Move.CANCEL: ChangeKind.CANCELLED,
+}  # fmt: skip
 Kinds = list[ChangeKind]
 
 
@@ -193,6 +196,18 @@ class RecordedTests(FeedScenario):
         assert (first.job_id, first.target, first.data) == (held.id, TARGET, {"fraction": 0.5, "note": "half"})
         assert (first.task, first.queue) == ("greet", "default")
         assert second.data == {"fraction": 0.75, "note": "x" * feed.LONGEST_TEXT}
+
+    @pytest.mark.parametrize("move", [Move.DONE, Move.DEAD, Move.CANCEL])
+    async def test_the_last_progress_comes_before_the_end_and_stays(
+        self, store: Store, reader: Reader, move: Move
+    ) -> None:
+        held = await running(store)
+        await store.report([ProgressReport(held.id, held.token, 0.9, "nearly")])
+        await end(store, held, move)
+        assert await store.report([ProgressReport(held.id, held.token, 1.0, "late")]) == set()
+        changes = await reader.read(ChangeFilter(jobs=(held.id,)))
+        assert [change.kind for change in changes][-2:] == [ChangeKind.PROGRESSED, END_KINDS[move]]
+        assert (await look(store, held.id)).progress == Progress(0.9, "nearly")
 
     @pytest.mark.parametrize("fields", [{}, {"result": "1"}, {"steps": (FETCH,)}, {"follow_ups": ("job",)}])
     async def test_a_completed_job_is_recorded_once(self, store: Store, reader: Reader, fields: dict[str, Any]) -> None:
@@ -416,7 +431,7 @@ class RecordedTests(FeedScenario):
         (change,) = await reader.read()
         assert (change.kind, change.job_id) == ("edited", job_id)
         assert {"payload", "priority"} <= set(change.data["fields"])
-        assert (change.data["priority"], "secret" in str(change.data)) == (1, False)
+        assert (change.data["priority"], "secret" in str(change.data)) == ("high", False)
 
     @pytest.mark.parametrize("status", [Status.PENDING, Status.COMPLETED, Status.SUSPENDED])
     async def test_a_deletion_by_hand_is_recorded(self, store: Store, reader: Reader, status: Status) -> None:
@@ -525,6 +540,19 @@ class RecordedTests(FeedScenario):
             await store.write([Bundle((Write(key, data, recorded=True, became=became),))])
         told = [(change.data["became"], change.data["deleted"]) for change in await reader.read()]
         assert told == [("created", False), ("updated", False), ("deleted", True)]
+
+    async def test_a_recorded_document_can_name_a_state_and_its_actor(self, store: Store, reader: Reader) -> None:
+        key = Key("breakers", "", "mail")
+        for state, actor in (("open", "ana"), ("half_open", None), ("closed", None), ("open", "bob")):
+            await store.write([Bundle((Write(key, "{}", recorded=True, became=state, actor=actor),))])
+        told = [(change.data["became"], change.data.get("actor")) for change in await reader.read()]
+        assert told == [("open", "ana"), ("half_open", None), ("closed", None), ("open", "bob")]
+
+    async def test_documents_with_different_states_in_one_write_stay_apart(self, store: Store, reader: Reader) -> None:
+        states = {"a": "open", "b": "closed", "c": "open"}
+        writes = [Write(Key("breakers", "", name), "{}", recorded=True, became=states[name]) for name in states]
+        await store.write([Bundle((write,)) for write in writes])
+        assert {change.data["id"]: change.data["became"] for change in await reader.read()} == states
 
     @pytest.mark.parametrize("number", [2, 60, 1500])
     async def test_each_document_of_many_is_a_change_of_its_own(

@@ -36,6 +36,7 @@ from mainspring.published.api import FRESH_FOR
 from mainspring.published.description import describe
 from mainspring.testing import manual
 from mainspring.testing.clock import ManualClock
+from tests.conformance.scenario import new_job
 from tests.worker.working import eventually
 
 MODEL_URL = "sqlite:///{}/jobs.db"
@@ -507,3 +508,20 @@ async def test_in_the_test_kit(studio: Mainspring) -> None:
         assert (await (await web.enqueue("render", {"scene": 1})).get()).queue == "film"
         with pytest.raises(InvalidPayload, match="scene: must be a whole number"):
             await web.enqueue("render", {"scene": "x"})
+
+
+# -- completion -------------------------------------------------------------------------------------
+
+
+async def test_keys_of_a_rare_task_are_completed_behind_many_jobs_of_others(
+    studio: Mainspring, web: Mainspring
+) -> None:
+    @studio.task(name="rare_task")
+    async def rare(sprite: str, speed: int = 1, colour: str = "") -> None: ...
+
+    await publish(studio)
+    await studio.store.insert([new_job(task="rare_task", payload='{"sprite": "a", "speed": 2}')])
+    await studio.store.insert([new_job(task="busy", payload='{"spam": 1}') for _ in range(6_000)])
+    assert await web.jobs.complete("payload_key", "sp", task="rare_task") == ["speed", "sprite"]
+    assert await web.jobs.complete("payload_key", "sp", task="unknown") == []
+    assert await web.jobs.within("p/acme/*").complete("payload_key", "sp", task="rare_task") == []

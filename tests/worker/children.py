@@ -141,6 +141,7 @@ def reports(ctx: Context, note: str) -> None:
     ctx.progress(0.5, "half")
     while not Path(note).exists():
         time.sleep(0.005)
+    ctx.progress(1.0, "done")
 
 
 @app.task(isolation="process")

@@ -50,6 +50,7 @@ async def test_events_of_a_job_from_its_creation_to_its_end(app: Mainspring) -> 
         "JobCreated",
         "JobDeduplicated",
         "JobStarted",
+        "JobProgressed",
         "JobRetrying",
         "JobStarted",
         "JobProgressed",

@@ -24,7 +24,7 @@ from mainspring import Mainspring, log
 from mainspring.cli import logs
 from mainspring.errors import CannotStoreResult, Failure, WorkerCrashed
 from mainspring.events import JobDeadLettered, JobReleased, JobRetrying
-from mainspring.job import Job, Status
+from mainspring.job import Job, Progress, Status
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.worker import child, intake
 from mainspring.worker.processes import Child, error_from
@@ -124,6 +124,7 @@ async def test_progress_of_a_child_is_written(app: Mainspring, tmp_path: Path) -
         await eventually(half)
         (tmp_path / "go").touch()
         await job.result(15)
+    assert (await job.get()).progress == Progress(1.0, "done")
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from mainspring.cli.changes import add_change_options, add_prudence_options, cha
 from mainspring.cli.exits import Exit
 from mainspring.cli.filters import add_filter_options, make_filter
 from mainspring.cli.ids import BY_ID, full_id
-from mainspring.cli.job_table import ID, NOTE, PAYLOAD, QUEUE, TASK, TRIES, WHEN
+from mainspring.cli.job_table import ID, NOTE, PAYLOAD, QUEUE, TASK, TRIES, WHEN, columns_for
 from mainspring.cli.jobs import DELETE, RETRY, add_sort_options, find_page, present_job, show_page
 from mainspring.cli.loading import opened
 from mainspring.cli.moments import parse_length
@@ -74,7 +74,8 @@ def add_purge(dead: Commands) -> None:
 def list_dead(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
         now = app.now()
-        show_page(args, terminal, find_page(app, dead_filter(args, now), args), now, COLUMNS)
+        page = find_page(app, dead_filter(args, now), args)
+        show_page(args, terminal, page, now, columns_for(args.sort, COLUMNS))
     return Exit.OK
 
 

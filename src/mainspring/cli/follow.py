@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator
 from itertools import islice
@@ -16,6 +17,7 @@ from mainspring.cli.loading import opened
 from mainspring.cli.parser import Commands, Parser, add_command, add_store_options, parse_names, parse_positive
 from mainspring.cli.table import printable
 from mainspring.cli.terminal import Terminal
+from mainspring.errors import ChangesLost
 from mainspring.humanize import show_moment
 from mainspring.stores.feed import Change, ChangeFilter, ChangeKind
 
@@ -65,14 +67,28 @@ def parse_kinds(text: str) -> list[ChangeKind]:
 
 def follow(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        stream = app.changes(after=args.after, where=make_filter(args, app))
-        app.run(stream.begin())
-        terminal.note("following the changes; press Ctrl-C to end")
-        changes: Iterator[Change] = iter(stream)
-        for change in islice(changes, args.limit):
-            say(terminal, change)
-        changes.close()  # type: ignore[attr-defined]
+        try:
+            print_changes(args, terminal, app)
+        except ChangesLost as lost:
+            report_lost(terminal, lost)
+            return Exit.FAILED
     return Exit.OK
+
+
+def print_changes(args: Namespace, terminal: Terminal, app: Mainspring) -> None:
+    stream = app.changes(after=args.after, where=make_filter(args, app))
+    app.run(stream.begin())
+    terminal.note("following the changes; press Ctrl-C to end")
+    changes: Iterator[Change] = iter(stream)
+    for change in islice(changes, args.limit):
+        say(terminal, change)
+    changes.close()  # type: ignore[attr-defined]
+
+
+def report_lost(terminal: Terminal, lost: ChangesLost) -> None:
+    terminal.report(lost, cursor=lost.cursor)
+    if not terminal.json:
+        terminal.note(f"to go on from now, run the same command with: --after {shlex.quote(lost.cursor)}")
 
 
 def make_filter(args: Namespace, app: Mainspring) -> ChangeFilter:

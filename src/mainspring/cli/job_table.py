@@ -12,6 +12,7 @@ from mainspring.cli.terminal import STATUS_STYLES, Terminal
 from mainspring.clock import to_millis
 from mainspring.humanize import show_length, show_relative
 from mainspring.job import UNTIL_WOKEN, Job, Status
+from mainspring.stores.protocol import Sort
 
 MAX_PAYLOAD_CHARS = 80
 
@@ -38,6 +39,13 @@ def show_when(job: Job, now: datetime) -> str:
     return "when woken" if to_millis(job.run_at) >= UNTIL_WOKEN else show_relative(job.run_at, now)
 
 
+def show_duration(job: Job, _: datetime) -> str:
+    """Return how long the job's last run took, if the job has ended after a run."""
+    if job.started_at is None or job.finished_at is None:
+        return ""
+    return show_length(max(0.0, (job.finished_at - job.started_at).total_seconds()))
+
+
 def describe(job: Job) -> str:
     if job.status is Status.RUNNING and job.progress is not None:
         return f"{job.progress.fraction:.0%} {job.progress.note}"
@@ -57,6 +65,7 @@ ID = JobColumn(Column("ID"), lambda job, _: job.id)
 STATUS = JobColumn(Column("STATUS"), lambda job, _: Styled(job.status, STATUS_STYLES[job.status]))
 TASK = JobColumn(Column("TASK", least=8), lambda job, _: job.task)
 WHEN = JobColumn(Column("WHEN"), show_when)
+DURATION = JobColumn(Column("DURATION", right=True), show_duration)
 QUEUE = JobColumn(Column("QUEUE", least=5, extra=True), lambda job, _: job.queue)
 TRIES = JobColumn(Column("TRIES", right=True, extra=True), lambda job, _: f"{job.attempts}/{job.max_attempts}")
 PAYLOAD = JobColumn(
@@ -65,3 +74,11 @@ PAYLOAD = JobColumn(
 )
 NOTE = JobColumn(Column("NOTE", least=24), lambda job, _: Styled(describe(job), "dim"))
 COLUMNS = (ID, STATUS, TASK, WHEN, QUEUE, TRIES, PAYLOAD, NOTE)
+
+
+def columns_for(sort: str, columns: Sequence[JobColumn] = COLUMNS) -> Sequence[JobColumn]:
+    """Return the columns of a sorted list. A list by duration shows the durations, after the times."""
+    if sort != Sort.DURATION:
+        return columns
+    place = columns.index(WHEN) + 1
+    return *columns[:place], DURATION, *columns[place:]

@@ -17,7 +17,7 @@ from mainspring.cli.exits import Exit, UsageError
 from mainspring.cli.filters import add_filter_options, make_filter
 from mainspring.cli.ids import BY_ID, full_id
 from mainspring.cli.job_page import say_job, say_title
-from mainspring.cli.job_table import COLUMNS, JobColumn, say_jobs
+from mainspring.cli.job_table import COLUMNS, JobColumn, columns_for, say_jobs
 from mainspring.cli.loading import opened
 from mainspring.cli.moments import parse_length, parse_when
 from mainspring.cli.paging import add_page_options, say_more
@@ -140,7 +140,8 @@ def add_edit(jobs: Commands) -> None:
 def list_jobs(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
         now = app.now()
-        show_page(args, terminal, find_page(app, make_filter(args, now), args), now)
+        page = find_page(app, make_filter(args, now), args)
+        show_page(args, terminal, page, now, columns_for(args.sort))
     return Exit.OK
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from argparse import ArgumentTypeError
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Any
 
 from mainspring.humanize import show_both, show_exactly, show_length, show_moment, show_relative
@@ -36,7 +36,7 @@ LONGEST = timedelta(days=36_500)
 
 def add_range_options(parser: Any, what: str) -> None:
     """Add `--since` and `--until` to a parser or a group of options: `what` happened in that time."""
-    ago = "a time, or 2h for two hours ago"
+    ago = "a time, today, or 2h for two hours ago"
     parser.add_argument("--since", type=parse_when, metavar="WHEN", help=f"{what} since then: {ago}")
     parser.add_argument("--until", type=parse_when, metavar="WHEN", help=f"{what} before: {ago}")
 
@@ -56,20 +56,31 @@ class When:
 
     moment: datetime | None = None
     distance: timedelta = timedelta()
+    is_today: bool = False  # the beginning of the day, in the time zone that the command uses
 
-    def before(self, now: datetime) -> datetime:
+    def before(self, now: datetime, zone: tzinfo = UTC) -> datetime:
         """Return the time; a distance counts back from now: `--since 2h`."""
-        return self.moment or now - self.distance
+        return self._fixed(now, zone) or now - self.distance
 
     def after(self, now: datetime) -> datetime:
         """Return the time; a distance counts forward from now: `--in 2h`."""
-        return self.moment or now + self.distance
+        return self._fixed(now, UTC) or now + self.distance
+
+    def _fixed(self, now: datetime, zone: tzinfo) -> datetime | None:
+        if not self.is_today:
+            return self.moment
+        return datetime.combine(now.astimezone(zone).date(), time(), zone).astimezone(UTC)
 
 
 def parse_when(text: str) -> When:
-    """Parse ISO 8601 (UTC without an offset, like all times shown here), `now`, or a length such as 2h."""
+    """Parse ISO 8601 (UTC without an offset, like all times shown here), `now`, `today`, or a length such as 2h.
+
+    `today` is midnight.
+    """
     if text == "now":
         return When()
+    if text == "today":
+        return When(is_today=True)
     if LENGTH.match(text) or NUMBER.fullmatch(text):
         return When(distance=parse_length(text))
     return When(moment=parse_moment(text))
@@ -80,7 +91,7 @@ def parse_moment(text: str) -> datetime:
         moment = datetime.fromisoformat(text)
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        examples = "2026-05-01T09:30, 2026-05-01T09:30+02:00, or a length such as 90s, 2h or 3d"
+        examples = "2026-05-01T09:30, 2026-05-01T09:30+02:00, today, or a length such as 90s, 2h or 3d"
         msg = f"{text!r} is not a time; write {examples}"
         raise ArgumentTypeError(msg) from None
 

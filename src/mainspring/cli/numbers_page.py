@@ -11,10 +11,13 @@ from mainspring.humanize import show_length
 from mainspring.json_data import PERCENTILES
 from mainspring.numbers import Histogram, Numbers, Tally, zone_of
 
+SHOWN_WHOLE = 10  # jobs per second, from which on a rate is shown without a fraction
 COLUMNS = (
     Column("ENQUEUED", right=True),
+    Column("STARTED", right=True, extra=True),
     Column("COMPLETED", right=True),
     Column("FAILED", right=True),
+    Column("RETRIED", right=True, extra=True),
     Column("DEAD", right=True),
     Column("CANCELLED", right=True, extra=True),
     Column("STALLED", right=True, extra=True),
@@ -23,6 +26,7 @@ COLUMNS = (
     Column("P95", right=True),
     Column("RUN P50", right=True, extra=True),
     Column("P95", right=True),
+    Column("PER SECOND", right=True, extra=True),
 )
 
 
@@ -41,19 +45,28 @@ def row(first: Cell, tally: Tally) -> list[Cell]:
     return [
         first,
         number(tally.enqueued),
+        number(tally.started),
         number(tally.completed, "green"),
         number(tally.failed, "yellow"),
+        number(tally.retried, "yellow"),
         number(tally.dead, "red"),
         number(tally.cancelled),
         number(tally.stalled, "yellow"),
         Styled(f"{tally.failure_rate:.1%}", "yellow" if tally.failed else "dim"),
         *lengths(tally.wait),
         *lengths(tally.duration),
+        rate(tally.throughput),
     ]
 
 
 def number(value: int, style: str = "") -> Cell:
     return Styled(f"{value:,}", style if value else "dim")
+
+
+def rate(per_second: float) -> Cell:
+    """Return completed jobs per second, to two digits: 1,200 or 0.0035."""
+    shown = f"{per_second:,.0f}" if per_second >= SHOWN_WHOLE else f"{per_second:.2g}"
+    return Styled(shown, "" if per_second else "dim")
 
 
 def lengths(histogram: Histogram) -> Iterable[Cell]:

@@ -24,7 +24,7 @@ from mainspring.halting import CONFIRM_WITHIN, HaltResult, Unconfirmed
 from mainspring.humanize import show_both, show_exactly, show_moment
 from mainspring.job import check_queue
 from mainspring.json_data import plain, plain_numbers
-from mainspring.numbers import STEPS, StepName
+from mainspring.numbers import STEPS, StepName, zone_of
 from mainspring.options import queue_of
 from mainspring.queue_patterns import is_pattern
 from mainspring.stores.protocol import AuditEntry
@@ -110,6 +110,7 @@ def add_audit(commands: Commands) -> None:
     parser.add_argument("--actor", help="only changes by this person or program")
     parser.add_argument("--action", help="only changes of this kind, such as cancel, retry or halt")
     parser.add_argument("--job", metavar="ID", help="only changes of this job")
+    parser.add_argument("--operation", metavar="ID", help="only changes of this operation, such as a bulk action")
     add_range_options(parser, "made")
     add_page_options(parser, cursor=str)
     add_store_options(parser)
@@ -225,8 +226,8 @@ def refuse_without_since(args: Namespace) -> None:
 
 
 def present_numbers(args: Namespace, terminal: Terminal, app: Mainspring) -> None:
-    now = app.now()
-    since, until = args.since.before(now), args.until and args.until.before(now)
+    now, zone = app.now(), zone_of(args.tz or "UTC")
+    since, until = args.since.before(now, zone), args.until and args.until.before(now, zone)
     step: StepName = args.step or ("day" if (until or now) - since > LONG else "hour")
     where = {"queue": args.queue, "task": args.task, "by": args.by}
     numbers = app.run(app.numbers(since=since, until=until, step=step, zone=args.tz or "UTC", **where))
@@ -256,6 +257,7 @@ def show_audit(args: Namespace, terminal: Terminal) -> int:
             actor=args.actor,
             action=args.action,
             job=args.job and full_id(app, args.job),
+            operation=args.operation,
             since=args.since and args.since.before(now),
             until=args.until and args.until.before(now),
             limit=args.limit,
@@ -282,7 +284,7 @@ def show_audit(args: Namespace, terminal: Terminal) -> int:
 
 
 def is_narrowed(args: Namespace) -> bool:
-    return any((args.actor, args.action, args.job, args.since, args.until, args.cursor))
+    return any((args.actor, args.action, args.job, args.operation, args.since, args.until, args.cursor))
 
 
 def audit_row(entry: AuditEntry, terminal: Terminal) -> Sequence[str | Styled]:

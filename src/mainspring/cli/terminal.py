@@ -98,11 +98,11 @@ class Terminal:
         """Print a hint that is not part of the result."""
         print(self.paint(self.clean(text), "dim", self.err), file=self.err)
 
-    def report(self, error: BaseException, text: str = "") -> None:
-        """Print an error: as one line for people, or as JSON for programs."""
+    def report(self, error: BaseException, text: str = "", **fields: str) -> None:
+        """Print an error: as one line for people, or as JSON for programs, with these fields."""
         if self.json:
             told = self.clean(text or str(error))
-            print(json.dumps({"error": told, "type": type(error).__name__}), file=self.err)
+            print(json.dumps({"error": told, "type": type(error).__name__, **fields}), file=self.err)
         else:
             self.complain(text or str(error))
 

@@ -214,7 +214,6 @@ class LocalRun(DurableRun):
             thread=None,
             in_thread=lambda call: loop.run_in_executor(None, call),
             progressed=lambda _fraction, _note: None,
-            write_progress=nothing,
             stopped=lambda: False,
             plan=plan,
         )
@@ -248,10 +247,6 @@ class LocalRun(DurableRun):
         else:
             msg = f"it waits for {wait.key!r}, which has not happened"
             raise Unrecorded(msg)
-
-
-async def nothing() -> None:
-    pass
 
 
 # -- what is recorded ---------------------------------------------------------------------------------------

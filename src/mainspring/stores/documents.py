@@ -61,7 +61,8 @@ class Write:
     version: str = field(default_factory=new_version)  # the new version
     announced: bool = False  # a previous write has woken workers for this due time, or for an earlier one
     recorded: bool = False  # the write is a change that readers of the change feed see
-    became: Became | None = None  # what the feed says about it; None: only whether it was deleted
+    became: str | None = None  # what the feed says about it: a `Became`, or the new state; None: whether it was deleted
+    actor: str | None = None  # what the feed says about it: the person or program that did it by hand
 
 
 # -- changes with a key ---------------------------------------------------------------------------

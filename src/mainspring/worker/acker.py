@@ -12,7 +12,9 @@ import logging
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from itertools import count
+from typing import Any, Protocol
 
 from mainspring.clock import to_datetime
 from mainspring.context import UNSET
@@ -41,14 +43,22 @@ log = get_log("mainspring.worker")
 UNWRITABLE = "how its run ended could not be written"
 FULL_GROUP = 500  # outcomes; when this many are collected, they are written without waiting for more
 ALL_WAITING = 1_000_000  # jobs to wake per key: more than ever wait
+PROGRESS_ATTEMPTS = 3  # to write a run's last report of progress; after that, its outcome is written without it
 LARGE_RESULT = 262_144  # characters; a longer result is written by itself, in parallel to the others
+
+
+class WriteProgress(Protocol):
+    """Writes the last reports of runs: `Progress.write_last`."""
+
+    async def __call__(self, runs: Sequence[Run], *, insist: bool) -> None: ...
 
 
 class Acker:
     """Collects outcomes, writes them, and passes the resulting status of each job to `AfterAck`.
 
-    Large results are written by a second instance: a database takes seconds for a result of 50 MB, and all other
-    outcomes would wait for it.
+    Two kinds of outcomes are written by instances of their own, so that other outcomes do not wait for them. Large
+    results are one: a database takes seconds for a result of 50 MB. Outcomes of runs with an unwritten report of
+    progress are the other: the report is written first.
     """
 
     def __init__(
@@ -58,26 +68,38 @@ class Acker:
         outage: Outage,
         *,
         delay: float,
+        write_progress: WriteProgress | None = None,
         room: asyncio.Event | None = None,
-        large: bool = False,
+        most: int = sys.maxsize,
+        is_lane: bool = False,
     ) -> None:
         self._pipeline = pipeline
         self._after_ack = after_ack
         self._outage = outage
         self._delay = delay
+        self._write_progress = write_progress if is_lane else None
         self.room = room or asyncio.Event()  # set after each write: the worker may run more jobs
-        self._large = None if large else Acker(pipeline, after_ack, outage, delay=0, room=self.room, large=True)
-        self._most = 1 if large else sys.maxsize  # outcomes in one write
+        self._most = most  # outcomes in one write
         self._waiting: list[tuple[Run, Outcome]] = []
         self._some = asyncio.Event()
         self._urgent = asyncio.Event()
         self._writing = self._written = 0
         self._progressed = asyncio.Event()
+        self._lanes: tuple[Acker, ...] = ()
+        if not is_lane:
+            lane = partial(Acker, pipeline, after_ack, outage, write_progress=write_progress, room=self.room)
+            self._large = lane(delay=0, most=1, is_lane=True)
+            self._reporting = lane(delay=delay, is_lane=True)
+            self._lanes = self._large, self._reporting
 
     def add(self, run: Run, outcome: Outcome, *, urgent: bool = False) -> None:
-        if self._large is not None and outcome.result is not None and len(outcome.result) > LARGE_RESULT:
-            self._large.add(run, outcome, urgent=True)
-            return
+        if self._lanes:
+            if outcome.result is not None and len(outcome.result) > LARGE_RESULT:
+                self._large.add(run, outcome, urgent=True)
+                return
+            if run.report is not run.reported:
+                self._reporting.add(run, outcome, urgent=urgent)
+                return
         waiting = self._waiting
         waiting.append((run, outcome))
         if len(waiting) == 1:
@@ -88,19 +110,16 @@ class Acker:
     @property
     def unwritten(self) -> int:
         """Return the number of outcomes that wait; those that are being written do not count."""
-        return len(self._waiting) + (0 if self._large is None else self._large.unwritten)
+        return len(self._waiting) + sum(lane.unwritten for lane in self._lanes)
 
     @property
     def written(self) -> int:
         """Return the number of outcomes written so far."""
-        return self._written + (0 if self._large is None else self._large.written)
+        return self._written + sum(lane.written for lane in self._lanes)
 
     async def serve(self) -> None:
         """Write outcomes until cancelled, for as long as the worker runs."""
-        if self._large is None:
-            await self._serve()
-        else:
-            await asyncio.gather(self._serve(), self._large.serve())
+        await asyncio.gather(self._serve(), *(lane.serve() for lane in self._lanes))
 
     async def _serve(self) -> None:
         while True:
@@ -119,8 +138,8 @@ class Acker:
 
     async def flush(self) -> None:
         """Return when everything added so far is written."""
-        if self._large is not None:
-            await self._large.flush()
+        for lane in self._lanes:
+            await lane.flush()
         target = self._written + self._writing + len(self._waiting)
         while self._written < target:
             self._urgent.set()
@@ -138,8 +157,10 @@ class Acker:
     async def _write(self, group: list[tuple[Run, Outcome]]) -> None:
         """Retry until the store accepts the outcomes, so that a full or locked database loses no finished work."""
         backoff, doubts = Backoff(), 0
-        while True:
+        for attempt in count():
             try:
+                if self._write_progress is not None:
+                    await self._write_progress([run for run, _ in group], insist=attempt < PROGRESS_ATTEMPTS)
                 statuses = await self._pipeline.ack([outcome for _, outcome in group])
             except (Exception, asyncio.CancelledError) as error:
                 if is_being_cancelled():

@@ -9,7 +9,7 @@ from mainspring.runtime import Runtime
 from mainspring.stores.protocol import Wake
 from mainspring.worker.acker import Acker, AfterAck
 from mainspring.worker.admission import Admission
-from mainspring.worker.contexts import Contexts, Progress
+from mainspring.worker.contexts import Contexts
 from mainspring.worker.executor import Executor
 from mainspring.worker.gate import Gate
 from mainspring.worker.intake import Intake
@@ -17,6 +17,7 @@ from mainspring.worker.maintenance import Maintenance
 from mainspring.worker.membership import Heartbeat, Membership
 from mainspring.worker.observation import observed
 from mainspring.worker.outage import Outage
+from mainspring.worker.progress import Progress
 from mainspring.worker.publication import Publication
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.slots import Runs, SlotPool
@@ -44,10 +45,12 @@ class Parts:
         self.outage = outage = Outage(worker, runtime.contact)
 
         self.after_ack = AfterAck(runtime, worker, log_completions=settings.log_completions)
-        self.acker = Acker(runtime.pipeline, self.after_ack, outage, delay=settings.ack_delay)
+        self.progress = Progress(runtime, worker)
+        self.acker = Acker(
+            runtime.pipeline, self.after_ack, outage, delay=settings.ack_delay, write_progress=self.progress.write_last
+        )
         stuck = StuckSlots(worker, store.stall_grace / 1000)
         self.runs = Runs(runtime, worker, self.acker, self.after_ack, stuck)
-        self.progress = Progress(runtime, worker, self.runs.held)
         self.heartbeat = Heartbeat(store, worker, self.runs, outage, interval=settings.heartbeat_interval)
         self.gate = Gate(runtime, worker, self.runs, self.heartbeat, outage)
 

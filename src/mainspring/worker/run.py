@@ -31,7 +31,7 @@ from mainspring.features.durable.plan import StepPlan
 from mainspring.features.durable.run import DurableRun
 from mainspring.features.durable.states import reason_for
 from mainspring.features.durable.suspension import is_suspended
-from mainspring.job import Claim, Move, NewJob, Outcome
+from mainspring.job import Claim, Move, NewJob, Outcome, ProgressReport
 from mainspring.json_text import from_json, read_object
 from mainspring.redaction import DEFAULT, Hide, Redaction
 from mainspring.retry import Retry
@@ -83,6 +83,8 @@ class Run:
     admitted = False  # features have admitted it, and must be told when it ends
     observed = False  # observers are told how it ends, and what it raised
     _hide: Hide | None = None  # replaces secrets in texts, once it was needed
+    report: ProgressReport | None = None  # the newest; the handler's thread sets it
+    reported: ProgressReport | None = None  # the newest one that is written; if it is another one, `report` waits
     recheck: Recheck | None = None  # of a job being suspended: checks whether what it waits for has happened
 
     def __init__(self, claim: Claim, task: Task[..., Any, Any], claimed_at: float) -> None:

@@ -210,7 +210,6 @@ class Worker:
         claims = await parts.intake.take_due()
         await parts.runs.idle.wait()
         await self._settle()  # then the jobs that features have woken are due
-        await parts.progress.write()
         await parts.unknown_tasks.look()
         if parts.unreadable.is_due:
             await parts.unreadable.write()

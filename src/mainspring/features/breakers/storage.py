@@ -210,7 +210,10 @@ class Circuits:
         self, name: str, after: Circuit, found: Document | None, note: Note | None, *, spread: bool
     ) -> bool:
         expected = ABSENT if found is None else found.version
-        write = Write(Key(COLLECTION, "", name), after.to_json(), expected=expected, recorded=spread)
+        actor = None if note is None else note.by.actor
+        write = Write(
+            Key(COLLECTION, "", name), after.to_json(), expected, recorded=spread, became=after.phase.value, actor=actor
+        )
         return (await self._services.store.write([Bundle((write,), note=note, spread=spread)]))[0] is not None
 
     async def _wake(self, names: Collection[str]) -> None:

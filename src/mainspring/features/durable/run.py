@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from mainspring.clock import Millis
-from mainspring.errors import ClaimLost, ConfigurationError, StoreError, StoreUnavailable
+from mainspring.errors import ClaimLost, ConfigurationError, StoreUnavailable
 from mainspring.features.durable.deadline import cancelled_after, told_after
 from mainspring.features.durable.failures import dump_failure, load_failure
 from mainspring.features.durable.journal import FAILED, Asked, Journal, kind_of
@@ -57,7 +57,6 @@ class DurableRun:
         thread: int | None,
         in_thread: InThread,
         progressed: Callable[[float, str], None],
-        write_progress: Callable[[], Awaitable[None]],
         stopped: Callable[[], bool],
         plan: StepPlan = NO_PLAN,
     ) -> None:
@@ -72,10 +71,8 @@ class DurableRun:
         self.consumed: dict[str, set[str]] = {}  # for each key, the ids of the signals that this job has received
         self._in_thread = in_thread
         self._progressed = progressed
-        self._write_progress = write_progress
         self._is_stopped = stopped
         self.plan = plan
-        self._reported = False
         self._loop = loop
         self._loading = asyncio.Lock()
         self._task = task  # the task that runs the handler
@@ -165,18 +162,10 @@ class DurableRun:
             self.suspension = Suspension()
         self.suspension.waits.append(wait)
         self.suspension.failures = self._unwritten
-        if self._reported:
-            await self._tell_progress()
         while self._busy:
             self._step_ended.clear()
             await self._step_ended.wait()
         raise Suspended
-
-    async def _tell_progress(self) -> None:
-        """Write the progress before the job is suspended, as progress can only be reported while it runs."""
-        await asyncio.sleep(0)  # let the last report arrive
-        with contextlib.suppress(StoreError):
-            await self._write_progress()
 
     async def retry_outages(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat a call while the store is unavailable. Failing would throw away finished work, and repeat it."""
@@ -312,7 +301,6 @@ class DurableRun:
         await self.save(asked.step(text, self.store.clock.now()))
         if asked.name in self.plan:
             done = [name for name in self.plan if name in self.journal.records]
-            self._reported = True
             self._progressed(len(done) / len(self.plan), asked.name)
 
     # -- states of steps ------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ class Groups:
             document = await self._document(key)
             before = rules.from_json(document.data)
             after = decide(before, self._services.store.clock.now())
-            bundle = Bundle(writes_of(before, after, document, recorded=True), note=note)
+            bundle = Bundle(writes_of(before, after, document, recorded=True, actor=note.by.actor), note=note)
             if (await self._services.store.write([bundle]))[0] is not None:
                 return after
         msg = f"failure group {key.id} changes too often; try again"
@@ -207,6 +207,7 @@ def writes_of(
     *,
     recorded: bool,
     kept_until: Millis = 0,
+    actor: str | None = None,
 ) -> tuple[Write, ...]:
     """Return the writes that change a group, if it is as it was read. One of them must exist."""
     expected = ABSENT if document is None else document.version
@@ -214,11 +215,14 @@ def writes_of(
     assert group is not None  # noqa: S101 - see above
     key = key_of(group.fingerprint)
     if after is None:
-        own = Write(key, None, expected, recorded=recorded)
+        own = Write(key, None, expected, recorded=recorded, became="deleted", actor=actor)
     else:
         removal = max(after.last_seen + RETENTION, kept_until)
         due_at = removal if after.until is None else min(after.until, removal)
-        own = Write(key, after.to_json(), expected, due_at, announced=True, recorded=recorded)
+        own = Write(
+            key, after.to_json(), expected, due_at,
+            announced=True, recorded=recorded, became=after.state.value, actor=actor,
+        )  # fmt: skip
     return own, *moves(before, after)
 
 

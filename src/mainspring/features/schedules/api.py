@@ -135,7 +135,9 @@ class Schedules:
                 if known is not None and restarts
                 else ()
             )
-            if await self._write(new, note_change(by, "put", known, new), gone=gone):
+            became = "created" if known is None else "updated"
+            own = new.write(became=became, actor=by.actor)
+            if await self._write(own, note_change(by, "put", known, new), gone):
                 return await self.get(id)
         raise _too_busy(id)
 
@@ -264,7 +266,7 @@ class Schedules:
                 stored, self._services.now(), "removed", "the schedule was deleted before it was fired"
             )
             writes = (
-                Write(stored.key, None, expected=stored.version, recorded=True),
+                Write(stored.key, None, stored.version, recorded=True, became="deleted", actor=by.actor),
                 *(entry.write(SCHEDULES, stored.id) for entry in gone),
             )
             (answer,) = await self._services.store.write([Bundle(writes, note=note_change(by, "delete", stored, None))])
@@ -285,18 +287,13 @@ class Schedules:
             known = await self.get(id)
             new = change(known).derived()
             gone = undecided_entries(known, self._services.now(), "removed", new.disabled) if new.disabled else ()
-            if await self._write(new, note_change(by, action, known, new), look_at, gone):
+            own = new.write(look_at=look_at, became=f"{action}d", actor=by.actor)  # paused, resumed, disabled
+            if await self._write(own, note_change(by, action, known, new), gone):
                 return await self.get(id)
         raise _too_busy(id)
 
-    async def _write(
-        self,
-        stored: StoredSchedule,
-        note: Note | None,
-        look_at: datetime | None = None,
-        gone: Sequence[Entry] = (),
-    ) -> bool:
-        writes = stored.write(look_at=look_at), *(entry.write(SCHEDULES, stored.id) for entry in gone)
+    async def _write(self, own: Write, note: Note | None, gone: Sequence[Entry] = ()) -> bool:
+        writes = own, *(entry.write(SCHEDULES, own.key.id) for entry in gone)
         (answer,) = await self._services.store.write([Bundle(writes, note=note)])
         return answer is not None
 

@@ -150,10 +150,11 @@ class StoredSchedule:
     def key(self) -> Key:
         return Key(COLLECTION, "", self.id)
 
-    def write(self, *, look_at: datetime | None = None) -> Write:
+    def write(self, *, look_at: datetime | None = None, became: str | None = None, actor: str | None = None) -> Write:
         """Return the write, which fails if another process has changed the schedule since it was read.
 
-        The document comes due at `look_at`, or else at the next occurrence.
+        The document comes due at `look_at`, or else at the next occurrence. The change feed records the write if
+        `became` says what happened to the schedule. Fires only move it on, and their jobs are in the feed.
         """
         moment = look_at or (None if self.next is None else self.next.utc)
         return Write(
@@ -161,7 +162,9 @@ class StoredSchedule:
             to_json(self.to_data()),
             expected=self.version,
             due_at=None if moment is None or self.disabled else to_millis(moment),
-            recorded=True,
+            recorded=became is not None,
+            became=became,
+            actor=actor,
         )
 
     def to_data(self) -> dict[str, Any]:

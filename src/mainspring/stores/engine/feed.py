@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from mainspring.clock import Millis
-from mainspring.job import Move, NewJob, Outcome, Status, retry_reason
-from mainspring.stores.documents import Became, Write
+from mainspring.job import Move, NewJob, Outcome, Priority, Status, retry_reason
+from mainspring.stores.documents import Write
 from mainspring.stores.engine.ack import Conclusion, JobState, cause_of
 from mainspring.stores.engine.change import ChangePlan, ChangeRequest
 from mainspring.stores.engine.numbers import TIMED
@@ -36,7 +36,7 @@ NO_TAGS: Tags = {}
 Place = tuple[str, str]
 """A queue and a task: an entry lists jobs of one place."""
 
-DocumentGroup = tuple[str, str, bool, Became | None]
+DocumentGroup = tuple[str, str, bool, str | None, str | None]
 """A collection, a group of it, whether its documents were deleted, and what else has become of them."""
 
 
@@ -164,18 +164,18 @@ def by_hand(planned: ChangePlan, request: ChangeRequest, tags: Tags) -> list[Ent
         case Action.RETRY:
             return of_jobs(ChangeKind.RETRIED, [*planned.updated, *planned.restored], told)
         case Action.EDIT:
-            shown = {
-                name: value
-                for name, value in planned.columns.items()
-                if name not in {"payload", "reason", "changed_at"}
-            }
-            return of_jobs(
-                ChangeKind.EDITED,
-                planned.updated,
-                {**told, "fields": sorted(planned.columns.keys() - {"changed_at"}), **shown},
-            )
+            return of_jobs(ChangeKind.EDITED, planned.updated, {**told, **edited_fields(planned.columns)})
         case Action.DELETE:
             return of_jobs(ChangeKind.DELETED, planned.deleted, told, tags)
+
+
+def edited_fields(columns: Mapping[str, Any]) -> Data:
+    """Return the names of the fields that an edit changes, and the new values except the payload."""
+    hidden = {"payload", "reason", "changed_at"}
+    shown = {name: value for name, value in columns.items() if name not in hidden}
+    if "priority" in shown:
+        shown["priority"] = Priority(shown["priority"]).name.lower()
+    return {"fields": sorted(columns.keys() - {"changed_at"}), **shown}
 
 
 def of_jobs(kind: ChangeKind, jobs: Iterable[JobState], data: Data, tags: Tags = NO_TAGS) -> list[Entry]:
@@ -220,7 +220,7 @@ def documents(writes: Iterable[Write]) -> list[Entry]:
     for write in writes:
         if write.recorded:
             key, is_deleted = write.key, write.data is None or write.became == "deleted"
-            group = (key.collection, key.group, is_deleted, write.became)
+            group = (key.collection, key.group, is_deleted, write.became, write.actor)
             if group in ids:
                 ids[group].append(key.id)
             else:
@@ -229,9 +229,11 @@ def documents(writes: Iterable[Write]) -> list[Entry]:
 
 
 def entry_of(group: DocumentGroup, ids: Sequence[str]) -> Entry:
-    collection, name, is_deleted, became = group
+    collection, name, is_deleted, became, actor = group
     data: dict[str, Any] = {"collection": collection, "group": name, IDS: ids, "deleted": is_deleted}
     if became is not None:
         data["became"] = became
+    if actor is not None:
+        data["actor"] = actor
     kind = COLLECTIONS.get(collection) or COLLECTIONS.get(collection.partition(".")[0], ChangeKind.DOCUMENT)
     return Entry(kind, data=data)
