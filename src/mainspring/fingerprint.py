@@ -24,9 +24,19 @@ LIBRARY = "mainspring"
 
 # A pattern must not begin within a run of the characters that it goes on with. Otherwise it would read a long word from
 # each of its characters again, which stalls the worker.
+QUOTED = re.compile(
+    r"""(?<![A-Za-z0-9\\])[br]?(?:"""
+    r"""'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*"|`[^`\n]*`|"""
+    # Over several lines, the closing mark must end a word, so that a stray mark does not pair with a later opening one.
+    r"""(?:'(?:[^'\\]|\\[\s\S])*'|"(?:[^"\\]|\\[\s\S])*"|`[^`]*`)(?![A-Za-z0-9]))"""
+)
+# Names keep their letters: room12, 30ms, S3Error. Other words of letters and digits are ids: A1B2C3, 01HZX, AB12CD.
+MIXED = re.compile(r"(?<![^\W_])(?!\d++e\d++(?![^\W_]))[^\W\d_]*+\d++[^\W\d_]++\d[^\W_]*+", re.IGNORECASE)
+CAPITALS = re.compile(r"(?<![^\W_])(?<!\d[.,])(?=[^\W_]{5})(?:[A-Z]++\d++[A-Z]++|\d++[A-Z]{3,}+)(?![^\W_])")
+
 REPLACED: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"""(?<![A-Za-z0-9])(?:b|r)?('(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*"|`[^`\n]*`)"""), "<text>"),
-    (re.compile("“[^“”\n]*”|‘[^‘’\n]*’|«[^«»\n]*»|„[^„“”\n]*[“”]"), "<text>"),  # noqa: RUF001
+    (QUOTED, "<text>"),
+    (re.compile("“[^“”]*”|‘[^‘’]*’|«[^«»]*»|„[^„“”]*[“”]"), "<text>"),  # noqa: RUF001
     (re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), "<email>"),
     (re.compile(r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://[^\s,;)\]>]+", re.IGNORECASE), "<url>"),
     (re.compile(r"(?:[A-Za-z]:)?(?:[\\/][\w.@%+~=-]+){2,}[\\/]?|~(?:/[\w.@%+~=-]+)+/?"), "<path>"),
@@ -37,7 +47,9 @@ REPLACED: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,}\b", re.IGNORECASE), "<hex>"),
     (re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b"), "<address>"),
     (re.compile(r"\b(?=\w*\d)(?=\w*[A-Za-z])\w{16,}\b"), "<id>"),  # ids such as cus_NffrFeUfNV2Hib or ULIDs
-    (re.compile(r"(?<![A-Za-z])[+-]?\d[\d_]*(?:[.,]\d+)*(?:e[+-]?\d+)?%?", re.IGNORECASE), "<number>"),
+    (MIXED, "<id>"),
+    (CAPITALS, "<id>"),
+    (re.compile(r"(?:(?<![A-Za-z])[+-])?\d[\d_]*(?:[.,]\d+)*(?:e[+-]?\d+)?%?", re.IGNORECASE), "<number>"),
 )
 REPEATED = re.compile(r"(<\w+>)(?:[\s,;|]+\1)+")
 SPACES = re.compile(r"\s+")
