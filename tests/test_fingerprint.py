@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.fingerprint import LENGTH, LONGEST_TEMPLATE, fingerprint, place_of, template_of
+from mainspring.fingerprint import LENGTH, LONGEST_TEMPLATE, fingerprint, leaf_of, place_of, template_of
 
 SAME: list[tuple[str, str]] = [
     ("there is no order 7", "there is no order 12345"),
@@ -250,6 +250,41 @@ def test_the_first_error_of_a_group_decides() -> None:
             group.create_task(child())
 
     assert place_of(raised_by(lambda: asyncio.run(parent()))).endswith("child")
+
+
+def test_a_leaf_that_was_never_raised_has_the_place_of_the_innermost_group_that_was() -> None:
+    def inner() -> None:
+        msg = "several"
+        raise ExceptionGroup(msg, [ExceptionGroup(msg, [ValueError("never raised")])])
+
+    def collect() -> None:
+        msg = "all"
+        raise ExceptionGroup(msg, [raised_by(inner)])
+
+    assert place_of(raised_by(collect)).endswith("inner")
+    assert not place_of(ExceptionGroup("never raised", [ValueError()]))
+
+
+def test_the_leaf_of_a_group_is_its_first_exception_that_is_not_a_group() -> None:
+    leaf = ValueError("first")
+    inner: ExceptionGroup[Exception] = ExceptionGroup("inner", [leaf, KeyError("second")])
+    assert leaf_of(ExceptionGroup("outer", [inner, OSError("third")])) is leaf
+    assert leaf_of(leaf) is leaf
+
+
+def test_leaves_that_only_stop_the_code_are_passed_over() -> None:
+    stop, leaf = asyncio.CancelledError(), ValueError("the cause")
+    inner = BaseExceptionGroup("inner", [stop, leaf])
+    assert leaf_of(BaseExceptionGroup("outer", [BaseExceptionGroup("stops", [stop]), inner])) is leaf
+    assert leaf_of(BaseExceptionGroup("stops", [stop, KeyboardInterrupt()])) is stop
+    assert leaf_of(stop) is stop
+
+
+def test_groups_may_be_nested_deeper_than_python_recurses() -> None:
+    error: Exception = ValueError("deep")
+    for _ in range(2_000):
+        error = ExceptionGroup("outer", [error])
+    assert str(leaf_of(error)) == "deep"
 
 
 LONG_WORDS = [*"a4é'(“«„ ", "f0", "Zz9+", "a.b-", "a/b", "/a", "a@", "0x", "1.", "1,", "12:", "a_1", "<a> "]

@@ -87,10 +87,36 @@ def template_of(message: str) -> str:
 def place_of(error: BaseException) -> str:
     """Return `module:function` of the user's code that was innermost when the error was raised; empty if unknown.
 
-    Of a group of exceptions, the first one decides: the group itself was raised by the library that collected them.
+    Of a group of exceptions, the first leaf decides. A leaf that was never raised has no place; then that of the group
+    counts, which was raised by the code that collected them.
     """
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+    places = (place_raised(nested) for nested in reversed(path_to_leaf(error)))
+    return next((place for place in places if place), "")
+
+
+def leaf_of(error: BaseException) -> BaseException:
+    """Return the first exception in a group that is not a group itself; of another exception, the exception."""
+    return path_to_leaf(error)[-1]
+
+
+def path_to_leaf(error: BaseException) -> list[BaseException]:
+    """Return the exception and, of groups, those within each other, down to the first leaf.
+
+    Leaves such as CancelledError, which only stop the code, come after all others: they are not the cause.
+    """
+    paths, without_cause = [[error]], [error]
+    while paths:
+        path = paths.pop()
+        if isinstance(path[-1], BaseExceptionGroup):
+            paths += [[*path, nested] for nested in reversed(path[-1].exceptions)]
+        elif isinstance(path[-1], Exception):
+            return path
+        elif isinstance(without_cause[-1], BaseExceptionGroup):
+            without_cause = path
+    return without_cause
+
+
+def place_raised(error: BaseException) -> str:
     frames = [frame for frame in frames_of(error.__traceback__) if not is_library(module_of(frame))]
     own = own_package(frames)
     for frame in reversed(frames):

@@ -92,6 +92,27 @@ async def test_failures_with_the_same_cause_are_one_group(new_app: NewApp) -> No
         assert "LookupError" in (await app.failures.get(charge.fingerprint)).traceback
 
 
+async def test_the_errors_of_a_task_group_are_grouped_by_the_first_of_them() -> None:
+    app = Mainspring("memory://")
+
+    async def part(number: int) -> None:
+        raise (LookupError, OSError)[number % 2](f"part {number} is gone")
+
+    @app.task(max_attempts=1)
+    async def parallel(number: int) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(part(number))
+
+    async with manual(app, start=START) as kit:
+        for number in range(4):
+            await parallel.enqueue(number=number)
+        await kit.drain()
+        found = {group.error_type: group for group in (await app.failures.list()).groups}
+        assert {name: group.count for name, group in found.items()} == {"LookupError": 2, "OSError": 2}
+        assert all(group.place.endswith("part") and group.message.startswith("part") for group in found.values())
+        assert "ExceptionGroup" in (await app.failures.get(found["OSError"].fingerprint)).traceback
+
+
 async def test_a_group_is_resolved_by_hand_and_opens_again_with_the_next_failure(new_app: NewApp) -> None:
     app = new_app()
     shop(app)
