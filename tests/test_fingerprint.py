@@ -259,7 +259,7 @@ def test_a_leaf_that_was_never_raised_has_the_place_of_the_innermost_group_that_
 
     def collect() -> None:
         msg = "all"
-        raise ExceptionGroup(msg, [raised_by(inner)])
+        raise BaseExceptionGroup(msg, [raised_by(inner)])
 
     assert place_of(raised_by(collect)).endswith("inner")
     assert not place_of(ExceptionGroup("never raised", [ValueError()]))

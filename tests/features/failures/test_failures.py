@@ -211,6 +211,98 @@ async def test_a_group_whose_mute_has_ended_is_open_also_without_a_worker(new_ap
         assert shown.is_regression is False
 
 
+async def muted_and_repaired(kit: Kit, length: timedelta | None) -> FailureGroup:
+    """Return a muted group whose dead letters were all retried with success."""
+    group = await failed(kit)
+    await kit.app.failures.mute(group.fingerprint, length=length, actor="ana")
+    broken[0] = False
+    await kit.app.failures.retry(group.fingerprint)
+    await kit.drain()
+    muted = await only(kit.app)
+    assert (muted.state, muted.dead) == (GroupState.MUTED, 0)
+    return muted
+
+
+@pytest.mark.parametrize("with_worker", [True, False])
+async def test_a_muted_group_whose_jobs_have_succeeded_is_resolved_when_the_mute_ends(
+    new_app: NewApp, with_worker: bool
+) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        await muted_and_repaired(kit, timedelta(hours=1))
+        if with_worker:
+            await kit.time.advance(hours=2)
+        else:
+            kit.clock.advance(timedelta(hours=2))
+        assert (await app.failures.list(state=("open", "muted"))).groups == []
+        (group,) = (await app.failures.list(state="resolved")).groups
+        assert (group.automatic, group.changed_at, group.until) == (True, START + timedelta(hours=1), None)
+
+
+async def test_unmuting_a_group_whose_jobs_have_succeeded_resolves_it(new_app: NewApp) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        group = await muted_and_repaired(kit, None)
+        after = await app.failures.unmute(group.fingerprint, actor="bob", note="fixed")
+        assert (after.state, after.automatic, after.actor) == (GroupState.RESOLVED, True, "bob")
+
+
+async def test_a_muted_group_that_fails_after_its_recovery_opens_when_the_mute_ends(new_app: NewApp) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        await muted_and_repaired(kit, timedelta(hours=1))
+        broken[0] = True
+        await kit.time.advance(minutes=1)
+        await enqueue(app, 1, first=9)
+        await kit.drain()
+        await kit.time.advance(hours=2)
+        assert ((await only(app)).state, (await only(app)).dead) == (GroupState.OPEN, 1)
+
+
+async def test_a_muted_group_with_a_job_that_runs_again_opens_when_the_mute_ends() -> None:
+    app = Mainspring("memory://")
+    shop(app)
+    async with manual(app, start=START) as kit:
+        jobs = [await app.tasks["mail"].enqueue(to=name) for name in ("ana", "bob")]
+        await kit.drain()
+        await app.failures.mute((await only(app)).fingerprint, length=timedelta(hours=3))
+        await app.jobs.cancel(jobs[0].id)
+        broken[0] = False
+        await kit.time.advance(hours=1)  # the other job succeeds, so the group has recovered
+        await app.jobs.retry(jobs[0].id)
+        kit.clock.advance(timedelta(hours=3))
+        assert (await only(app)).state is GroupState.OPEN
+        await kit.drain()
+        assert (await only(app)).state is GroupState.RESOLVED
+
+
+async def test_deleted_dead_letters_do_not_resolve_a_muted_group() -> None:
+    app = Mainspring("memory://")
+    shop(app)
+    async with manual(app, start=START) as kit:
+        group = await failed(kit)
+        await app.failures.mute(group.fingerprint, length=timedelta(hours=1))
+        await app.jobs.delete_where(Filter(fingerprint=group.fingerprint))
+        await kit.time.advance(hours=2)
+        assert ((await only(app)).state, (await only(app)).dead) == (GroupState.OPEN, 0)
+
+
+async def test_the_audit_log_has_the_end_of_a_mute_as_a_time() -> None:
+    app = Mainspring("memory://")
+    shop(app)
+    async with manual(app, start=START) as kit:
+        group = await failed(kit)
+        await app.failures.mute(group.fingerprint, length=timedelta(hours=1))
+        (entry,) = await app.audit()
+        assert entry.detail == {
+            "fingerprint": group.fingerprint,
+            "until": (START + timedelta(hours=1)).isoformat(),
+        }
+
+
 async def test_a_mute_of_an_old_group_with_jobs_ends_in_time() -> None:
     app = Mainspring("memory://")
 
