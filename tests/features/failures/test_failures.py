@@ -550,6 +550,28 @@ def fingerprints(page: GroupPage) -> list[str]:
     return [group.fingerprint for group in page.groups]
 
 
+async def test_groups_are_found_by_the_beginning_of_their_fingerprint(new_app: NewApp) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        for queue in ("work", "p/acme/work"):
+            await app.tasks["charge"].using(queue=queue).enqueue(order=1)
+        await app.tasks["mail"].enqueue(to="ana")
+        await kit.drain()
+        everything = fingerprints(await app.failures.list())
+        assert len(everything) == 3
+        for known in everything:
+            found = await app.failures.beginning_with(known[:-4])
+            assert [(group.fingerprint, group.count) for group in found] == [(known, 1)]
+        assert len(await app.failures.beginning_with("")) == 2  # those without a project
+        assert len(await app.failures.beginning_with("", limit=1)) == 1
+        assert await app.failures.beginning_with("acme") == []
+        acme = app.failures.of_project("acme")
+        (ours,) = await acme.beginning_with("acme.")
+        assert ours.dead == 1
+        assert [await acme.beginning_with(known) for known in everything if known != ours.fingerprint] == [[], []]
+
+
 async def test_a_group_that_fails_again_moves_to_the_top(new_app: NewApp) -> None:
     app = new_app()
     shop(app)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import builtins
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -124,6 +125,20 @@ class Failures:
 
     def get_sync(self, fingerprint: str) -> FailureGroup:
         return self.run(self.get(fingerprint))
+
+    async def beginning_with(self, beginning: str, *, limit: int = 10) -> builtins.list[FailureGroup]:
+        """Return the groups whose fingerprint begins with this text, ordered by fingerprint.
+
+        Groups of a project are found by the project and a dot before the beginning: `acme.4f1c`.
+        """
+        check_limit(limit)
+        await self._catch_up()
+        groups = await self._groups.beginning_with(self._key(beginning), limit)
+        dead, now = await self._dead_of(groups), self._services.store.clock.now()
+        return [group.shown(now, dead=dead[group.fingerprint]) for group in groups]
+
+    def beginning_with_sync(self, beginning: str, *, limit: int = 10) -> builtins.list[FailureGroup]:
+        return self.run(self.beginning_with(beginning, limit=limit))
 
     async def _catch_up(self) -> bool:
         await self._services.store.open()

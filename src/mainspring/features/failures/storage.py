@@ -91,6 +91,11 @@ class Groups:
             found = {entry for entry in found if entry > earliest(query.since)}
         return sorted(found, reverse=True)[:limit]
 
+    async def beginning_with(self, key: Key, limit: int) -> list[GroupData]:
+        """Return the groups whose keys begin with this one, ordered by fingerprint."""
+        listing = Listing(key.collection, key.group, limit=limit, prefix=key.id)
+        return [rules.from_json(document.data) for document in await self._services.store.browse(listing)]
+
     async def get(self, key: Key) -> GroupData:
         return rules.from_json((await self._document(key)).data)
 
