@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.fingerprint import LENGTH, LONGEST_TEMPLATE, fingerprint, place_of, template_of
+from mainspring.fingerprint import LENGTH, LONGEST_TEMPLATE, fingerprint, leaf_of, place_of, template_of
 
 SAME: list[tuple[str, str]] = [
     ("there is no order 7", "there is no order 12345"),
@@ -40,6 +40,22 @@ SAME: list[tuple[str, str]] = [
     ("ids 1, 2, 3 are missing", "ids 4, 5 are missing"),
     ("a  b\n c", "a b c"),
     ("port 5432", "port 80"),
+    ("room1 is closed", "room13 is closed"),
+    ("worker7 is silent", "worker12 is silent"),
+    ("Zimmer1 fehlt", "Zimmer22 fehlt"),
+    ("release v1.2.3 failed", "release v10.0 failed"),
+    ("took 30s", "took 1.5s"),
+    ("order A1B2C3 is gone", "order Z9Y8X7 is gone"),
+    ("order 01HZX is gone", "order 7KQ2M is gone"),
+    ("order AB12CD is gone", "order 3f2a9b is gone"),
+    ("order_A1B2 is gone", "order_q7x2m is gone"),
+    ("room1e5 and 1e5", "k2m4 and 2.5e-10"),
+    ("no key 'a\nb' here", "no key 'c' here"),
+    ('query "SELECT 1\n  FROM t" failed', 'query "DELETE\n\n  FROM u" failed'),
+    ("query `a\nb` failed", "query `c` failed"),
+    ("no key “a\nb”", "no key “c”"),
+    ("got 'a\n' and 'b'", "got 'c' and 'd'"),
+    ("it's not ' closed\nand 'ana' failed", "it's not ' closed\nand 'bob' failed"),
 ]
 DIFFERENT: list[tuple[str, str]] = [
     ("there is no order 7", "there is no guest 7"),
@@ -48,6 +64,15 @@ DIFFERENT: list[tuple[str, str]] = [
     ("timeout", ""),
     ("utf8 is wrong", "latin is wrong"),
     ("isn't there and won't come", "isn't there and can't come"),
+    ("room1 is closed", "hall1 is closed"),
+    ("S3Error", "Http2Error"),
+    ("k8s is down", "i18n is down"),
+    ("took 30s", "took 30ms"),
+    ("took 30s", "took 30"),
+    ("utf8 is wrong", "cp1252 is wrong"),
+    ("order A1B2C3 is gone", "order A1B2C3 is late"),
+    ("isn't\nthere", "isn't\nhere"),
+    ("a ' b\nc 'x' d", "a ' e\nc 'x' d"),
 ]
 
 
@@ -60,6 +85,31 @@ def test_variable_parts_of_a_message_do_not_count(one: str, other: str) -> None:
 @pytest.mark.parametrize(("one", "other"), DIFFERENT)
 def test_other_words_make_another_group(one: str, other: str) -> None:
     assert fingerprint("t", "E", "m:f", one) != fingerprint("t", "E", "m:f", other)
+
+
+@pytest.mark.parametrize("message", sorted({message for pair in (*SAME, *DIFFERENT) for message in pair}))
+def test_a_template_is_its_own_template_and_has_no_digits(message: str) -> None:
+    made = template_of(message)
+    assert template_of(made) == made
+    assert not set(made) & set(string.digits)
+
+
+@pytest.mark.parametrize(
+    ("message", "template"),
+    [
+        ("room12", "room<number>"),
+        ("utf16", "utf<number>"),
+        ("HTTP404", "HTTP<number>"),
+        ("30ms", "<number>ms"),
+        ("0.5USD", "<number>USD"),
+        ("S3Error", "S<number>Error"),
+        ("A1B2C3", "<id>"),
+        ("01HZX", "<id>"),
+        ("room-12", "room-<number>"),
+    ],
+)
+def test_names_keep_their_letters_and_ids_keep_nothing(message: str, template: str) -> None:
+    assert template_of(message) == template
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -202,7 +252,43 @@ def test_the_first_error_of_a_group_decides() -> None:
     assert place_of(raised_by(lambda: asyncio.run(parent()))).endswith("child")
 
 
+def test_a_leaf_that_was_never_raised_has_the_place_of_the_innermost_group_that_was() -> None:
+    def inner() -> None:
+        msg = "several"
+        raise ExceptionGroup(msg, [ExceptionGroup(msg, [ValueError("never raised")])])
+
+    def collect() -> None:
+        msg = "all"
+        raise BaseExceptionGroup(msg, [raised_by(inner)])
+
+    assert place_of(raised_by(collect)).endswith("inner")
+    assert not place_of(ExceptionGroup("never raised", [ValueError()]))
+
+
+def test_the_leaf_of_a_group_is_its_first_exception_that_is_not_a_group() -> None:
+    leaf = ValueError("first")
+    inner: ExceptionGroup[Exception] = ExceptionGroup("inner", [leaf, KeyError("second")])
+    assert leaf_of(ExceptionGroup("outer", [inner, OSError("third")])) is leaf
+    assert leaf_of(leaf) is leaf
+
+
+def test_leaves_that_only_stop_the_code_are_passed_over() -> None:
+    stop, leaf = asyncio.CancelledError(), ValueError("the cause")
+    inner = BaseExceptionGroup("inner", [stop, leaf])
+    assert leaf_of(BaseExceptionGroup("outer", [BaseExceptionGroup("stops", [stop]), inner])) is leaf
+    assert leaf_of(BaseExceptionGroup("stops", [stop, KeyboardInterrupt()])) is stop
+    assert leaf_of(stop) is stop
+
+
+def test_groups_may_be_nested_deeper_than_python_recurses() -> None:
+    error: Exception = ValueError("deep")
+    for _ in range(2_000):
+        error = ExceptionGroup("outer", [error])
+    assert str(leaf_of(error)) == "deep"
+
+
 LONG_WORDS = [*"a4é'(“«„ ", "f0", "Zz9+", "a.b-", "a/b", "/a", "a@", "0x", "1.", "1,", "12:", "a_1", "<a> "]
+LONG_WORDS += ["A1", "1A", "1AAA", "1e", "1.1A", "\\'", "\\\\'", " '\\", "'\\\n", "'\n", "\n'a", "`\n", "“\n", "\"'`\n"]
 
 
 @pytest.mark.parametrize("unit", LONG_WORDS)

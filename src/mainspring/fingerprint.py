@@ -24,9 +24,19 @@ LIBRARY = "mainspring"
 
 # A pattern must not begin within a run of the characters that it goes on with. Otherwise it would read a long word from
 # each of its characters again, which stalls the worker.
+QUOTED = re.compile(
+    r"""(?<![A-Za-z0-9\\])[br]?(?:"""
+    r"""'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*"|`[^`\n]*`|"""
+    # Over several lines, the closing mark must end a word, so that a stray mark does not pair with a later opening one.
+    r"""(?:'(?:[^'\\]|\\[\s\S])*'|"(?:[^"\\]|\\[\s\S])*"|`[^`]*`)(?![A-Za-z0-9]))"""
+)
+# Names keep their letters: room12, 30ms, S3Error. Other words of letters and digits are ids: A1B2C3, 01HZX, AB12CD.
+MIXED = re.compile(r"(?<![^\W_])(?!\d++e\d++(?![^\W_]))[^\W\d_]*+\d++[^\W\d_]++\d[^\W_]*+", re.IGNORECASE)
+CAPITALS = re.compile(r"(?<![^\W_])(?<!\d[.,])(?=[^\W_]{5})(?:[A-Z]++\d++[A-Z]++|\d++[A-Z]{3,}+)(?![^\W_])")
+
 REPLACED: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"""(?<![A-Za-z0-9])(?:b|r)?('(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*"|`[^`\n]*`)"""), "<text>"),
-    (re.compile("“[^“”\n]*”|‘[^‘’\n]*’|«[^«»\n]*»|„[^„“”\n]*[“”]"), "<text>"),  # noqa: RUF001
+    (QUOTED, "<text>"),
+    (re.compile("“[^“”]*”|‘[^‘’]*’|«[^«»]*»|„[^„“”]*[“”]"), "<text>"),  # noqa: RUF001
     (re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), "<email>"),
     (re.compile(r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://[^\s,;)\]>]+", re.IGNORECASE), "<url>"),
     (re.compile(r"(?:[A-Za-z]:)?(?:[\\/][\w.@%+~=-]+){2,}[\\/]?|~(?:/[\w.@%+~=-]+)+/?"), "<path>"),
@@ -37,7 +47,9 @@ REPLACED: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,}\b", re.IGNORECASE), "<hex>"),
     (re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b"), "<address>"),
     (re.compile(r"\b(?=\w*\d)(?=\w*[A-Za-z])\w{16,}\b"), "<id>"),  # ids such as cus_NffrFeUfNV2Hib or ULIDs
-    (re.compile(r"(?<![A-Za-z])[+-]?\d[\d_]*(?:[.,]\d+)*(?:e[+-]?\d+)?%?", re.IGNORECASE), "<number>"),
+    (MIXED, "<id>"),
+    (CAPITALS, "<id>"),
+    (re.compile(r"(?:(?<![A-Za-z])[+-])?\d[\d_]*(?:[.,]\d+)*(?:e[+-]?\d+)?%?", re.IGNORECASE), "<number>"),
 )
 REPEATED = re.compile(r"(<\w+>)(?:[\s,;|]+\1)+")
 SPACES = re.compile(r"\s+")
@@ -75,10 +87,36 @@ def template_of(message: str) -> str:
 def place_of(error: BaseException) -> str:
     """Return `module:function` of the user's code that was innermost when the error was raised; empty if unknown.
 
-    Of a group of exceptions, the first one decides: the group itself was raised by the library that collected them.
+    Of a group of exceptions, the first leaf decides. A leaf that was never raised has no place; then that of the group
+    counts, which was raised by the code that collected them.
     """
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+    places = (place_raised(nested) for nested in reversed(path_to_leaf(error)))
+    return next((place for place in places if place), "")
+
+
+def leaf_of(error: BaseException) -> BaseException:
+    """Return the first exception in a group that is not a group itself; of another exception, the exception."""
+    return path_to_leaf(error)[-1]
+
+
+def path_to_leaf(error: BaseException) -> list[BaseException]:
+    """Return the exception and, of groups, those within each other, down to the first leaf.
+
+    Leaves such as CancelledError, which only stop the code, come after all others: they are not the cause.
+    """
+    paths, without_cause = [[error]], [error]
+    while paths:
+        path = paths.pop()
+        if isinstance(path[-1], BaseExceptionGroup):
+            paths += [[*path, nested] for nested in reversed(path[-1].exceptions)]
+        elif isinstance(path[-1], Exception):
+            return path
+        elif isinstance(without_cause[-1], BaseExceptionGroup):
+            without_cause = path
+    return without_cause
+
+
+def place_raised(error: BaseException) -> str:
     frames = [frame for frame in frames_of(error.__traceback__) if not is_library(module_of(frame))]
     own = own_package(frames)
     for frame in reversed(frames):

@@ -127,3 +127,12 @@ def test_a_signal_with_an_id_is_sent_once(run: Run, shop: Shop) -> None:
 def test_a_signal_that_is_not_json_is_refused(run: Run, shop: Shop) -> None:
     refused: Outcome = run("signal", "door", "{", "--store", shop.url)
     assert (refused.code, "the signal's payload is not JSON" in refused.err) == (2, True)
+
+
+def test_the_error_about_an_unknown_task_advises_the_option(enqueue: Run) -> None:
+    refused = enqueue("welcom", "{}")
+    assert refused.code != 0
+    assert "do you mean 'welcome'?" in refused.err
+    assert "add --allow-unknown" in refused.err
+    assert "allow_unknown=True" not in refused.err
+    assert enqueue("welcom", "{}", "--allow-unknown").code == 0

@@ -83,6 +83,20 @@ async def test_a_job_that_gives_up_is_one_event(app: Mainspring, sentry: FakeSen
     assert "raise LookupError" in last["context_line"]
 
 
+async def test_a_group_of_exceptions_is_reported_as_it_was_raised(app: Mainspring, sentry: FakeSentry) -> None:
+    instrument(app)
+
+    @app.task(max_attempts=1)
+    async def parallel() -> None:
+        raise ExceptionGroup("several", [LookupError("first"), OSError("second")])
+
+    async with manual(app) as kit:
+        await parallel.enqueue()
+        await kit.drain()
+    (event,) = events(sentry)
+    assert {value["type"] for value in event["exception"]["values"]} == {"ExceptionGroup", "LookupError", "OSError"}
+
+
 async def test_each_failure_can_be_reported(app: Mainspring, sentry: FakeSentry) -> None:
     instrument(app, failures="each", local_variables=True)
 

@@ -283,7 +283,7 @@ def recurse(depth: int = 0) -> int:
         (asyncio.CancelledError(), "CancelledError"),
         (Mute(), "Mute"),
         (ValueError("caf\udce9"), "ValueError"),
-        (ExceptionGroup("many", [OSError(), ValueError()]), "ExceptionGroup"),
+        (ExceptionGroup("many", [OSError(), ValueError()]), "OSError"),
         (MemoryError(), "MemoryError"),
         (Delegating("wrong"), "Delegating"),
         (Discard(ValueError("wrong")), "Discard"),

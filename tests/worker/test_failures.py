@@ -30,6 +30,30 @@ def test_a_failure_attached_to_the_exception_is_used_as_it_is() -> None:
     assert failure_of(error) is told
 
 
+class Refused(Exception):
+    code = "refused"
+
+
+def test_a_group_has_the_type_message_and_code_of_its_first_exception_and_shows_all() -> None:
+    try:
+        raise ExceptionGroup("unhandled errors in a TaskGroup", [Refused("no room 7"), KeyError("k")])
+    except ExceptionGroup as error:
+        failure = failure_of(error)
+    assert (failure.type, failure.message, failure.code) == ("Refused", "no room 7", "refused")
+    assert failure.place.endswith("test_a_group_has_the_type_message_and_code_of_its_first_exception_and_shows_all")
+    shown = ["unhandled errors in a TaskGroup (2 sub-exceptions)", "Refused: no room 7", "KeyError: 'k'"]
+    assert [text for text in shown if text not in failure.traceback] == []
+
+
+def test_secrets_in_the_exceptions_of_a_group_are_hidden() -> None:
+    try:
+        raise ExceptionGroup("s3cret", [ValueError("s3cret")])
+    except ExceptionGroup as error:
+        failure = failure_of(error, lambda text: text.replace("s3cret", "[hidden]"))
+    assert failure.message == "[hidden]"
+    assert "ValueError: s3cret" not in failure.traceback
+
+
 def test_broken_messages_and_lone_surrogates_are_replaced() -> None:
     assert failure_of(Mute()).message == "<its message raised RuntimeError>"
     assert failure_of(ValueError("caf\udce9")).message == "caf\\udce9"

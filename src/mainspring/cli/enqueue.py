@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, get_args
 
 from mainspring.app import Mainspring
@@ -14,9 +16,11 @@ from mainspring.cli.loading import opened, opened_to_fill
 from mainspring.cli.moments import parse_length, parse_when
 from mainspring.cli.parser import Commands, Parser, add_command, add_store_options, parse_names
 from mainspring.cli.terminal import Terminal
+from mainspring.errors import InvalidPayload, UnknownTask
 from mainspring.handle import JobHandle
 from mainspring.humanize import show_moment, show_relative
 from mainspring.job import PriorityName
+from mainspring.published.api import UNCHECKED
 
 STDIN = "-"
 ENQUEUE = """\
@@ -68,9 +72,20 @@ def enqueue_job(args: Namespace, terminal: Terminal) -> int:
     payload = read_json(args.payload, "the payload")
     with opened_to_fill(args) as app:
         options = options_of(args, app)
-        handle = app.enqueue_sync(args.task, payload, allow_unknown=args.allow_unknown, **options)
+        with advice_of_the_command():
+            handle = app.enqueue_sync(args.task, payload, allow_unknown=args.allow_unknown, **options)
         say_enqueued(app, handle, terminal)
     return Exit.OK
+
+
+@contextmanager
+def advice_of_the_command() -> Iterator[None]:
+    """Let errors advise the option of this command, not the argument of Python."""
+    try:
+        yield
+    except (UnknownTask, InvalidPayload) as error:
+        error.args = tuple(text.replace(UNCHECKED, "add --allow-unknown") for text in error.args)
+        raise
 
 
 def options_of(args: Namespace, app: Mainspring) -> dict[str, Any]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from mainspring.app import Mainspring
 from mainspring.cli.changes import add_prudence_options, change_many
 from mainspring.cli.exits import Exit
+from mainspring.cli.ids import full_fingerprint
 from mainspring.cli.jobs import RETRY
 from mainspring.cli.loading import opened
 from mainspring.cli.moments import parse_length, parse_when
@@ -17,7 +20,7 @@ from mainspring.cli.parser import (
     Commands,
     Parser,
     Run,
-    add_actor_options,
+    add_actor_option,
     add_command,
     add_command_about,
     add_group,
@@ -39,7 +42,8 @@ COLUMNS = [
     Column("MESSAGE", least=12),
 ]
 STYLES = {GroupState.OPEN: "red", GroupState.MUTED: "yellow", GroupState.RESOLVED: "green"}
-THE_GROUP = "the fingerprint of the group, see `mainspring failures list`"
+STATES = [state.value for state in GroupState]
+THE_GROUP = "the fingerprint of the group or the beginning of it, see `mainspring failures list`"
 
 
 def add_commands(commands: Commands) -> None:
@@ -51,16 +55,15 @@ def add_commands(commands: Commands) -> None:
     detail = "It goes on counting failures, but does not ask for attention."
     muting = add_verdict(failures, "mute", mute, "mute a group", detail)
     muting.add_argument("--for", type=parse_length, dest="length", metavar="LENGTH", help="mute it for: 2h, 7d")
-    add_verdict(failures, "unmute", unmute, "open a muted group", "Groups in other states stay as they are.")
+    detail = "It opens, or is resolved if all its jobs have succeeded. Groups in other states stay as they are."
+    add_verdict(failures, "unmute", unmute, "end the mute of a group", detail)
     add_verdict(failures, "reopen", reopen, "open a group that is resolved or muted", "")
     add_retry(failures)
 
 
 def add_list(failures: Commands) -> None:
     parser = add_command(failures, "list", list_groups, "list failure groups, the one that failed last first")
-    parser.add_argument(
-        "--state", action="append", choices=[*GroupState], default=[], help="in this state; may be repeated"
-    )
+    parser.add_argument("--state", action="append", choices=STATES, default=[], help="in this state; may be repeated")
     parser.add_argument("--task", metavar="TASK", help="of this task")
     parser.add_argument("--since", type=parse_when, metavar="WHEN", help="failed since then: a time, or 2h ago as 2h")
     add_page_options(parser, cursor=str)
@@ -69,7 +72,9 @@ def add_list(failures: Commands) -> None:
 
 def add_verdict(failures: Commands, name: str, run: Run, help: str, detail: str) -> Parser:
     parser = add_command_about(failures, name, run, help, detail, what=THE_GROUP, by="FINGERPRINT")
-    add_actor_options(parser)
+    parser.add_argument("--note", default="", help="what to tell readers of the group and of the audit log")
+    parser.add_argument("--reason", dest="note", default="", help=SUPPRESS)  # the name before `--note`
+    add_actor_option(parser)
     return parser
 
 
@@ -100,40 +105,37 @@ def list_groups(args: Namespace, terminal: Terminal) -> int:
 
 def show_group(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        present(app, app.failures.get_sync(args.fingerprint), terminal)
+        present(app, app.failures.get_sync(full_fingerprint(app, args.fingerprint)), terminal)
     return Exit.OK
 
 
 def resolve(args: Namespace, terminal: Terminal) -> int:
-    with opened(args) as app:
-        say(app, app.failures.resolve_sync(args.fingerprint, note=args.reason, actor=args.actor), terminal)
-    return Exit.OK
+    return judge(args, terminal, lambda app: app.failures.resolve_sync)
 
 
 def mute(args: Namespace, terminal: Terminal) -> int:
-    with opened(args) as app:
-        muted = app.failures.mute_sync(args.fingerprint, length=args.length, note=args.reason, actor=args.actor)
-        say(app, muted, terminal)
-    return Exit.OK
+    return judge(args, terminal, lambda app: partial(app.failures.mute_sync, length=args.length))
 
 
 def unmute(args: Namespace, terminal: Terminal) -> int:
-    with opened(args) as app:
-        say(app, app.failures.unmute_sync(args.fingerprint, note=args.reason, actor=args.actor), terminal)
-    return Exit.OK
+    return judge(args, terminal, lambda app: app.failures.unmute_sync)
 
 
 def reopen(args: Namespace, terminal: Terminal) -> int:
+    return judge(args, terminal, lambda app: app.failures.reopen_sync)
+
+
+def judge(args: Namespace, terminal: Terminal, change_in: Callable[[Mainspring], Callable[..., FailureGroup]]) -> int:
     with opened(args) as app:
-        say(app, app.failures.reopen_sync(args.fingerprint, note=args.reason, actor=args.actor), terminal)
+        known = full_fingerprint(app, args.fingerprint)
+        say(app, change_in(app)(known, note=args.note, actor=args.actor), terminal)
     return Exit.OK
 
 
 def retry(args: Namespace, terminal: Terminal) -> int:
     with opened(args) as app:
-        return change_many(
-            args, terminal, RETRY, lambda **options: app.failures.retry_sync(args.fingerprint, **options)
-        )
+        known = full_fingerprint(app, args.fingerprint)
+        return change_many(args, terminal, RETRY, lambda **options: app.failures.retry_sync(known, **options))
 
 
 # -- as text ----------------------------------------------------------------------------------------
@@ -167,6 +169,7 @@ def present(app: Mainspring, group: FailureGroup, terminal: Terminal) -> None:
     lines = {
         "place": group.place,
         "first seen": show_both(group.first_seen, now),
+        "muted until": show_both(group.until, now),
         "versions": ", ".join(group.versions),
         "reopened": f"{group.reopened} times, last {show_both(group.reopened_at, now)}" if group.reopened else "",
         "by": group.actor or ("itself: all its jobs have succeeded" if group.automatic else ""),

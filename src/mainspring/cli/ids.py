@@ -1,4 +1,7 @@
-"""Ids of jobs and batches as people type them, with or without dashes. The beginning is enough if it is unique."""
+"""Ids of jobs and batches, and fingerprints, as people type them. The beginning is enough if it is unique.
+
+Ids may be written with or without dashes.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ from collections.abc import Callable, Mapping
 
 from mainspring.app import Mainspring
 from mainspring.cli.exits import UsageError
-from mainspring.errors import BatchNotFound, JobNotFound, MainspringError
+from mainspring.errors import BatchNotFound, FailureGroupNotFound, JobNotFound, MainspringError
+from mainspring.fingerprint import LENGTH, SEPARATOR
 
 BY_ID = "by its id or the beginning of it"
 SHORTEST = 8  # digits; these of an id give the minute in which its job was enqueued
 DIGITS = 32  # of a whole id
 HEX = re.compile(r"[0-9a-f]+")
+SHORTEST_FINGERPRINT = 4  # digits
 SHOWN = 5  # ids, if several begin with the same digits
 
 
@@ -36,6 +41,25 @@ def full_batch_id(app: Mainspring, text: str) -> str:
     return complete(text, find, "batch", BatchNotFound)
 
 
+def full_fingerprint(app: Mainspring, text: str) -> str:
+    """Return the only fingerprint that begins with the text. Return a whole one as it is, without looking it up."""
+    project, dot, given = text.rpartition(SEPARATOR)
+    digits = given.lower()
+    if not HEX.fullmatch(digits) or len(digits) > LENGTH:
+        return text
+    beginning = f"{project}{dot}{digits}"
+    if len(digits) == LENGTH:
+        return beginning
+    if len(digits) < SHORTEST_FINGERPRINT:
+        msg = f"no fingerprint is {text}; give at least the first {SHORTEST_FINGERPRINT} digits of one"
+        raise FailureGroupNotFound(msg)
+    groups = app.failures.beginning_with_sync(beginning, limit=SHOWN + 1)
+    if not groups:
+        msg = f"no fingerprint of a failure group begins with {text}"
+        raise FailureGroupNotFound(msg)
+    return only_one({group.fingerprint: f"{group.task}, {group.error_type}" for group in groups}, text, "fingerprint")
+
+
 def complete(text: str, find: Callable[[str], Mapping[str, str]], noun: str, not_found: type[MainspringError]) -> str:
     """Return the only id that begins with the text. `find` describes those before a cursor, newest first."""
     digits = text.lower().replace("-", "")
@@ -51,7 +75,7 @@ def complete(text: str, find: Callable[[str], Mapping[str, str]], noun: str, not
     if not found:
         msg = f"no {noun} begins with {text}"
         raise not_found(msg)
-    return only_one(found, text, noun)
+    return only_one(found, text, f"{noun} id")
 
 
 def cursor_after(digits: str) -> str:
@@ -65,10 +89,11 @@ def with_dashes(digits: str) -> str:
     return "-".join(part for part in parts if part)
 
 
-def only_one(found: Mapping[str, str], text: str, noun: str) -> str:
+def only_one(found: Mapping[str, str], text: str, name: str) -> str:
     if len(found) == 1:
         return next(iter(found))
     shown = [f"{key} ({words})" for key, words in found.items()][:SHOWN]
     more = ["and more"] if len(found) > SHOWN else []
-    msg = f"several {noun} ids begin with {text}: {', '.join([*shown, *more])}; give more of the id"
+    part = name.rpartition(" ")[2]
+    msg = f"several {name}s begin with {text}: {', '.join([*shown, *more])}; give more of the {part}"
     raise UsageError(msg)

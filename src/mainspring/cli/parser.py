@@ -98,6 +98,10 @@ def add_store_options(parser: Parser) -> Any:
 
 def add_actor_options(parser: Parser) -> None:
     parser.add_argument("--reason", default="", help="why, for the audit log")
+    add_actor_option(parser)
+
+
+def add_actor_option(parser: Parser) -> None:
     parser.add_argument("--actor", help="who, for the audit log (default: your account and machine)")
 
 

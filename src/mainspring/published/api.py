@@ -30,6 +30,7 @@ log = get_log("mainspring.published")
 FRESH_FOR: Millis = 5_000  # how long a process trusts a description that it has read
 PAGE_SIZE = 50  # descriptions that are read or written at once
 MAX_TRIES = 3  # of a write that another worker's write has overtaken
+UNCHECKED = "pass allow_unknown=True"  # the advice to enqueue without a check; the command line words it as its option
 NEAR_NAMES = 3  # that the message about an unknown task suggests
 
 
@@ -89,7 +90,7 @@ class PublishedTasks:
         if description is not None and description.schema is None and not allow_unknown:
             msg = (
                 f"payloads of task {name!r} cannot be checked without its code: {description.problem}. Enqueue it in a"
-                " program that has the task, or pass allow_unknown=True to enqueue without a check"
+                f" program that has the task, or {UNCHECKED} to enqueue without a check"
             )
             raise InvalidPayload(msg)
         if known is None or known.description != description:
@@ -116,7 +117,7 @@ class PublishedTasks:
         msg = (
             f"no task is named {name!r}: this program has none, and no worker has published one in"
             f" {self._services.store.url}; {hint} Workers publish their tasks when they start; to enqueue nevertheless,"
-            " without a check, pass allow_unknown=True"
+            f" without a check, {UNCHECKED}"
         )
         return UnknownTask(msg, nearest=near, known=names)
 

@@ -14,6 +14,7 @@ from sentry_sdk.scrubber import EventScrubber
 from sentry_sdk.utils import event_from_exception
 
 from mainspring.errors import Failure
+from mainspring.fingerprint import leaf_of
 from mainspring.job import Job, Move, Status
 from mainspring.json_text import from_json, to_json
 from mainspring.log import get_log
@@ -157,7 +158,9 @@ def exception_of(run: FailedRun, *, local_variables: bool) -> tuple[dict[str, An
 
 def was_raised_here(error: BaseException, failure: Failure) -> bool:
     """Return whether the exception is the one that the handler raised: one of a child process or a lease is not."""
-    return error.__traceback__ is not None and attached_failure(error) is None and type(error).__name__ == failure.type
+    if error.__traceback__ is None or attached_failure(error) is not None:
+        return False
+    return type(leaf_of(error)).__name__ == failure.type
 
 
 def frames_of(traceback: str) -> list[dict[str, Any]]:

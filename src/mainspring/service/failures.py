@@ -120,7 +120,7 @@ async def mute_group(
     **needs(Scope.OPERATE, projects=True),
 )
 async def unmute_group(request: Request, fingerprint: Fingerprint, body: Note) -> Response:
-    """Open a muted group. A group in another state stays as it is."""
+    """End a mute: open the group, or resolve it if all its jobs have succeeded. Another state stays as it is."""
     by = caller_of(request).actor
     return answer(group_data(request, await failures_of(request).unmute(fingerprint, note=body.note, actor=by)))
 

@@ -6,7 +6,7 @@ import traceback
 from dataclasses import replace
 
 from mainspring.errors import Failure, as_code
-from mainspring.fingerprint import fingerprint, of_project, place_of
+from mainspring.fingerprint import fingerprint, leaf_of, of_project, place_of
 from mainspring.job import Claim
 from mainspring.queue_patterns import project_of
 from mainspring.redaction import Hide
@@ -19,14 +19,17 @@ CAUSED = "\nThis exception led to the following one:\n\n"
 def failure_of(error: BaseException, hide: Hide | None = None) -> Failure:
     """Describe an exception. One that came from a child process brings its own description along.
 
+    A group of exceptions has the type and message of its first leaf, because its own say nothing about the cause:
+    `ExceptionGroup: unhandled errors in a TaskGroup`. The traceback shows the whole group.
     `hide` replaces secrets. It comes before texts are shortened: half a secret would not be found.
     """
     failure = attached_failure(error)
     if failure is not None:
         return failure if hide is None else without_secrets(failure, hide)
     trace = trace_of(error) if error.__traceback__ else ""
-    found = Failure(type(error).__name__, message_of(error), trace, place=place_of(error), code=code_of(error))
-    return as_failure(found, hide)
+    leaf, code = leaf_of(error), code_of(error)
+    code = code_of(leaf) if code is None else code
+    return as_failure(Failure(type(leaf).__name__, message_of(leaf), trace, place=place_of(error), code=code), hide)
 
 
 def as_failure(given: Failure, hide: Hide | None = None) -> Failure:

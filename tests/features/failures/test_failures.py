@@ -92,6 +92,27 @@ async def test_failures_with_the_same_cause_are_one_group(new_app: NewApp) -> No
         assert "LookupError" in (await app.failures.get(charge.fingerprint)).traceback
 
 
+async def test_the_errors_of_a_task_group_are_grouped_by_the_first_of_them() -> None:
+    app = Mainspring("memory://")
+
+    async def part(number: int) -> None:
+        raise (LookupError, OSError)[number % 2](f"part {number} is gone")
+
+    @app.task(max_attempts=1)
+    async def parallel(number: int) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(part(number))
+
+    async with manual(app, start=START) as kit:
+        for number in range(4):
+            await parallel.enqueue(number=number)
+        await kit.drain()
+        found = {group.error_type: group for group in (await app.failures.list()).groups}
+        assert {name: group.count for name, group in found.items()} == {"LookupError": 2, "OSError": 2}
+        assert all(group.place.endswith("part") and group.message.startswith("part") for group in found.values())
+        assert "ExceptionGroup" in (await app.failures.get(found["OSError"].fingerprint)).traceback
+
+
 async def test_a_group_is_resolved_by_hand_and_opens_again_with_the_next_failure(new_app: NewApp) -> None:
     app = new_app()
     shop(app)
@@ -188,6 +209,98 @@ async def test_a_group_whose_mute_has_ended_is_open_also_without_a_worker(new_ap
         (shown,) = (await app.failures.list(state="open")).groups
         assert (shown.state, shown.changed_at, shown.until) == (GroupState.OPEN, START + timedelta(hours=1), None)
         assert shown.is_regression is False
+
+
+async def muted_and_repaired(kit: Kit, length: timedelta | None) -> FailureGroup:
+    """Return a muted group whose dead letters were all retried with success."""
+    group = await failed(kit)
+    await kit.app.failures.mute(group.fingerprint, length=length, actor="ana")
+    broken[0] = False
+    await kit.app.failures.retry(group.fingerprint)
+    await kit.drain()
+    muted = await only(kit.app)
+    assert (muted.state, muted.dead) == (GroupState.MUTED, 0)
+    return muted
+
+
+@pytest.mark.parametrize("with_worker", [True, False])
+async def test_a_muted_group_whose_jobs_have_succeeded_is_resolved_when_the_mute_ends(
+    new_app: NewApp, with_worker: bool
+) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        await muted_and_repaired(kit, timedelta(hours=1))
+        if with_worker:
+            await kit.time.advance(hours=2)
+        else:
+            kit.clock.advance(timedelta(hours=2))
+        assert (await app.failures.list(state=("open", "muted"))).groups == []
+        (group,) = (await app.failures.list(state="resolved")).groups
+        assert (group.automatic, group.changed_at, group.until) == (True, START + timedelta(hours=1), None)
+
+
+async def test_unmuting_a_group_whose_jobs_have_succeeded_resolves_it(new_app: NewApp) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        group = await muted_and_repaired(kit, None)
+        after = await app.failures.unmute(group.fingerprint, actor="bob", note="fixed")
+        assert (after.state, after.automatic, after.actor) == (GroupState.RESOLVED, True, "bob")
+
+
+async def test_a_muted_group_that_fails_after_its_recovery_opens_when_the_mute_ends(new_app: NewApp) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        await muted_and_repaired(kit, timedelta(hours=1))
+        broken[0] = True
+        await kit.time.advance(minutes=1)
+        await enqueue(app, 1, first=9)
+        await kit.drain()
+        await kit.time.advance(hours=2)
+        assert ((await only(app)).state, (await only(app)).dead) == (GroupState.OPEN, 1)
+
+
+async def test_a_muted_group_with_a_job_that_runs_again_opens_when_the_mute_ends() -> None:
+    app = Mainspring("memory://")
+    shop(app)
+    async with manual(app, start=START) as kit:
+        jobs = [await app.tasks["mail"].enqueue(to=name) for name in ("ana", "bob")]
+        await kit.drain()
+        await app.failures.mute((await only(app)).fingerprint, length=timedelta(hours=3))
+        await app.jobs.cancel(jobs[0].id)
+        broken[0] = False
+        await kit.time.advance(hours=1)  # the other job succeeds, so the group has recovered
+        await app.jobs.retry(jobs[0].id)
+        kit.clock.advance(timedelta(hours=3))
+        assert (await only(app)).state is GroupState.OPEN
+        await kit.drain()
+        assert (await only(app)).state is GroupState.RESOLVED
+
+
+async def test_deleted_dead_letters_do_not_resolve_a_muted_group() -> None:
+    app = Mainspring("memory://")
+    shop(app)
+    async with manual(app, start=START) as kit:
+        group = await failed(kit)
+        await app.failures.mute(group.fingerprint, length=timedelta(hours=1))
+        await app.jobs.delete_where(Filter(fingerprint=group.fingerprint))
+        await kit.time.advance(hours=2)
+        assert ((await only(app)).state, (await only(app)).dead) == (GroupState.OPEN, 0)
+
+
+async def test_the_audit_log_has_the_end_of_a_mute_as_a_time() -> None:
+    app = Mainspring("memory://")
+    shop(app)
+    async with manual(app, start=START) as kit:
+        group = await failed(kit)
+        await app.failures.mute(group.fingerprint, length=timedelta(hours=1))
+        (entry,) = await app.audit()
+        assert entry.detail == {
+            "fingerprint": group.fingerprint,
+            "until": (START + timedelta(hours=1)).isoformat(),
+        }
 
 
 async def test_a_mute_of_an_old_group_with_jobs_ends_in_time() -> None:
@@ -435,6 +548,28 @@ async def test_a_cursor_fits_only_the_list_that_it_comes_from() -> None:
 
 def fingerprints(page: GroupPage) -> list[str]:
     return [group.fingerprint for group in page.groups]
+
+
+async def test_groups_are_found_by_the_beginning_of_their_fingerprint(new_app: NewApp) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        for queue in ("work", "p/acme/work"):
+            await app.tasks["charge"].using(queue=queue).enqueue(order=1)
+        await app.tasks["mail"].enqueue(to="ana")
+        await kit.drain()
+        everything = fingerprints(await app.failures.list())
+        assert len(everything) == 3
+        for known in everything:
+            found = await app.failures.beginning_with(known[:-4])
+            assert [(group.fingerprint, group.count) for group in found] == [(known, 1)]
+        assert len(await app.failures.beginning_with("")) == 2  # those without a project
+        assert len(await app.failures.beginning_with("", limit=1)) == 1
+        assert await app.failures.beginning_with("acme") == []
+        acme = app.failures.of_project("acme")
+        (ours,) = await acme.beginning_with("acme.")
+        assert ours.dead == 1
+        assert [await acme.beginning_with(known) for known in everything if known != ours.fingerprint] == [[], []]
 
 
 async def test_a_group_that_fails_again_moves_to_the_top(new_app: NewApp) -> None:

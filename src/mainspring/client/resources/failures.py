@@ -63,7 +63,7 @@ class Failures(Resource[S]):
 
     @operation("POST", "/v1/failures/{fingerprint}:unmute", GroupView)
     def unmute(self, fingerprint: str, *, note: str = "") -> Given:
-        """Open a muted group."""
+        """End a mute: open the group, or resolve it if all its jobs have succeeded meanwhile."""
         return Given({"fingerprint": fingerprint}, body={"note": note})
 
     @operation("POST", "/v1/failures/{fingerprint}:reopen", GroupView)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import builtins
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from hashlib import sha256
 from typing import Any, Protocol, TypeVar
 
@@ -50,6 +52,17 @@ class Verdict:
     state: GroupState
     action: str  # its name in the audit log
     until: Millis | None = None
+
+    def given_to(self, group: GroupData, now: Millis, by: By) -> GroupData:
+        return rules.judged(group, self.state, now, note=by.reason, actor=by.actor, until=self.until)
+
+
+@dataclass(frozen=True, slots=True)
+class Unmute(Verdict):
+    """Ends the mute of a group whose jobs have all succeeded."""
+
+    def given_to(self, group: GroupData, now: Millis, by: By) -> GroupData:
+        return rules.unmuted_by_hand(group, now, note=by.reason, actor=by.actor)
 
 
 class Failures:
@@ -112,6 +125,20 @@ class Failures:
 
     def get_sync(self, fingerprint: str) -> FailureGroup:
         return self.run(self.get(fingerprint))
+
+    async def beginning_with(self, beginning: str, *, limit: int = 10) -> builtins.list[FailureGroup]:
+        """Return the groups whose fingerprint begins with this text, ordered by fingerprint.
+
+        Groups of a project are found by the project and a dot before the beginning: `acme.4f1c`.
+        """
+        check_limit(limit)
+        await self._catch_up()
+        groups = await self._groups.beginning_with(self._key(beginning), limit)
+        dead, now = await self._dead_of(groups), self._services.store.clock.now()
+        return [group.shown(now, dead=dead[group.fingerprint]) for group in groups]
+
+    def beginning_with_sync(self, beginning: str, *, limit: int = 10) -> builtins.list[FailureGroup]:
+        return self.run(self.beginning_with(beginning, limit=limit))
 
     async def _catch_up(self) -> bool:
         await self._services.store.open()
@@ -185,12 +212,16 @@ class Failures:
         return self.run(self.mute(fingerprint, until=until, length=length, note=note, actor=actor))
 
     async def unmute(self, fingerprint: str, *, note: str = "", actor: str | None = None) -> FailureGroup:
-        """Open a muted group. Groups in other states stay as they are."""
+        """End the mute of a group: it opens, or is resolved if all its jobs have succeeded meanwhile.
+
+        Groups in other states stay as they are.
+        """
         await self._catch_up()
-        group = await self._groups.get(self._key(fingerprint))
+        group = await self._groups.checked(await self._groups.get(self._key(fingerprint)))
         if group.state is not GroupState.MUTED:
             return await self._shown(group)
-        return await self._judge(fingerprint, Verdict(GroupState.OPEN, "unmute"), note, actor)
+        kind = Unmute if group.recovered else Verdict
+        return await self._judge(fingerprint, kind(GroupState.OPEN, "unmute"), note, actor)
 
     def unmute_sync(self, fingerprint: str, *, note: str = "", actor: str | None = None) -> FailureGroup:
         return self.run(self.unmute(fingerprint, note=note, actor=actor))
@@ -206,13 +237,10 @@ class Failures:
         check_note(note)
         await self._catch_up()
         by = By(actor or whoami(), note)
-        detail = {"fingerprint": checked(fingerprint)} | ({} if verdict.until is None else {"until": verdict.until})
-
-        def decide(group: GroupData, now: Millis) -> GroupData:
-            return rules.judged(group, verdict.state, now, note=note, actor=by.actor, until=verdict.until)
-
-        after = await self._groups.change(self._key(fingerprint), decide, Note(by, f"failure.{verdict.action}", detail))
-        return await self._shown(after)
+        until = {} if verdict.until is None else {"until": to_datetime(verdict.until).isoformat()}
+        entry = Note(by, f"failure.{verdict.action}", {"fingerprint": checked(fingerprint)} | until)
+        decide = partial(verdict.given_to, by=by)
+        return await self._shown(await self._groups.change(self._key(fingerprint), decide, entry))
 
     # -- retrying ---------------------------------------------------------------------------------
 

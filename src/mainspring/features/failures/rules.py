@@ -36,6 +36,7 @@ class GroupData:
     reopened: int = 0
     reopened_at: Millis | None = None
     reopened_version: str = ""
+    recovered: bool = False  # of a muted group: all its jobs have succeeded, so it is resolved when the mute ends
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -43,10 +44,14 @@ class GroupData:
     def state_at(self, now: Millis) -> GroupState:
         """Return the state. A mute ends by itself."""
         over = self.state is GroupState.MUTED and self.until is not None and self.until <= now
-        return GroupState.OPEN if over else self.state
+        return self.state_after_mute if over else self.state
+
+    @property
+    def state_after_mute(self) -> GroupState:
+        return GroupState.RESOLVED if self.recovered else GroupState.OPEN
 
     def shown(self, now: Millis, *, dead: Mapping[str, int], traceback: str = "") -> FailureGroup:
-        values = {name: getattr(self, name) for name in self.__slots__}
+        values = {name: getattr(self, name) for name in self.__slots__ if name != "recovered"}
         for name in ("first_seen", "last_seen", "changed_at", "until", "reopened_at"):
             values[name] = None if values[name] is None else to_datetime(values[name])
         counted = {"dead": sum(dead.values()), "dead_in": dead}
@@ -73,14 +78,15 @@ def failed(group: GroupData | None, note: FailureNote) -> GroupData:
     )
     if note.at >= group.last_seen:
         group = replace(group, last_seen=note.at, message=note.message, job_id=note.job_id, place=note.place)
-    return reopened(group, note)
+    return replace(reopened(group, note), recovered=False)
 
 
 def unmuted(group: GroupData, now: Millis) -> GroupData:
-    """Open a group whose mute is over."""
-    if group.state is not GroupState.MUTED or group.state_at(now) is not GroupState.OPEN:
+    """Open a group whose mute is over, or resolve it if all its jobs have succeeded meanwhile."""
+    if group.state_at(now) is group.state:
         return group
-    return replace(group, state=GroupState.OPEN, changed_at=group.until, until=None)
+    ended = replace(group, state=GroupState.OPEN, changed_at=group.until, until=None)
+    return resolved(ended, ended.changed_at) if group.recovered else ended
 
 
 def reopened(group: GroupData, note: FailureNote) -> GroupData:
@@ -108,14 +114,33 @@ def merged(known: tuple[str, ...], new: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def recovered(group: GroupData, now: Millis) -> GroupData:
-    """Resolve an open group: a job of it has succeeded, and no other is left that has not."""
-    if group.state_at(now) is not GroupState.OPEN:
-        return group
-    return replace(group, state=GroupState.RESOLVED, note="", actor="", changed_at=now, automatic=True, until=None)
+    """Resolve an open group: a job of it has succeeded, and no other is left that has not. A muted one is marked."""
+    state = group.state_at(now)
+    if state is GroupState.MUTED:
+        return replace(group, recovered=True)
+    return resolved(group, now) if state is GroupState.OPEN else group
+
+
+def resolved(group: GroupData, at: Millis | None) -> GroupData:
+    """Return the group as it is after it has resolved itself."""
+    group = replace(group, note="", actor="", until=None, recovered=False)
+    return replace(group, state=GroupState.RESOLVED, changed_at=at, automatic=True)
 
 
 def judged(
     group: GroupData, state: GroupState, now: Millis, *, note: str, actor: str, until: Millis | None = None
 ) -> GroupData:
-    """Give the group the state that a person has chosen."""
-    return replace(group, state=state, note=note, actor=actor, changed_at=now, automatic=False, until=until)
+    """Give the group the state that a person has chosen. A mute does not forget that all jobs have succeeded."""
+    recovered = state is GroupState.MUTED and (group.recovered or is_resolved_by_itself(group))
+    group = replace(group, automatic=False, recovered=recovered)
+    return replace(group, state=state, note=note, actor=actor, changed_at=now, until=until)
+
+
+def unmuted_by_hand(group: GroupData, now: Millis, *, note: str, actor: str) -> GroupData:
+    """End a mute that a person ends: open the group, or resolve it if all its jobs have succeeded meanwhile."""
+    state = group.state_after_mute
+    return replace(judged(group, state, now, note=note, actor=actor), automatic=state is GroupState.RESOLVED)
+
+
+def is_resolved_by_itself(group: GroupData) -> bool:
+    return group.state is GroupState.RESOLVED and group.automatic

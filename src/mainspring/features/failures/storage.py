@@ -8,7 +8,7 @@ ends, and an old group goes. A group is due then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from mainspring.clock import Millis
@@ -91,6 +91,11 @@ class Groups:
             found = {entry for entry in found if entry > earliest(query.since)}
         return sorted(found, reverse=True)[:limit]
 
+    async def beginning_with(self, key: Key, limit: int) -> list[GroupData]:
+        """Return the groups whose keys begin with this one, ordered by fingerprint."""
+        listing = Listing(key.collection, key.group, limit=limit, prefix=key.id)
+        return [rules.from_json(document.data) for document in await self._services.store.browse(listing)]
+
     async def get(self, key: Key) -> GroupData:
         return rules.from_json((await self._document(key)).data)
 
@@ -136,7 +141,7 @@ class Groups:
 
     async def _renewed(self, document: Document, now: Millis) -> Bundle:
         before = rules.from_json(document.data)
-        after: GroupData | None = rules.unmuted(before, now)
+        after: GroupData | None = rules.unmuted(await self.checked(before), now)
         kept_until = 0
         if before.last_seen + RETENTION <= now:
             where = Filter(fingerprint=before.fingerprint)
@@ -144,6 +149,11 @@ class Groups:
             kept_until = now + LOOK_AGAIN
         is_news = after is None or after.state is not before.state
         return Bundle(writes_of(before, after, document, recorded=is_news, kept_until=kept_until))
+
+    async def checked(self, group: GroupData) -> GroupData:
+        """Return a muted group without its mark `recovered` if a job of it waits, runs or is a dead letter again."""
+        is_wrong = group.recovered and not await self._is_settled(group.fingerprint)
+        return replace(group, recovered=False) if is_wrong else group
 
     async def _add_up(self) -> bool:
         for _ in range(MAX_PAGES):
@@ -187,7 +197,7 @@ class Groups:
         A job may fail while the group is being resolved: after the look at its jobs, and before that time was noted.
         """
         new_failures = [note for note in notes if note.count]
-        if group.state is GroupState.RESOLVED and group.automatic and new_failures:
+        if rules.is_resolved_by_itself(group) and new_failures:
             settled = await self._is_settled(group.fingerprint)
             return group if settled else rules.opened_again(group, max(new_failures, key=lambda note: note.at))
         if any(note.recovered for note in notes) and await self._is_settled(group.fingerprint):
