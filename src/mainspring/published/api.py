@@ -115,8 +115,8 @@ class PublishedTasks:
         hint = f"do you mean {' or '.join(map(repr, near))}?" if near else known_names(names)
         msg = (
             f"no task is named {name!r}: this program has none, and no worker has published one in"
-            f" {self._services.store.url}; {hint} Workers publish their tasks when they start; to enqueue nevertheless,"
-            " without a check, pass allow_unknown=True"
+            f" {self._services.store.url}; {hint} Workers publish their tasks right after they have started; to"
+            " enqueue nevertheless, without a check, pass allow_unknown=True"
         )
         return UnknownTask(msg, nearest=near, known=names)
 
