@@ -348,14 +348,14 @@ class DynamoStore:
         return await read.count(self.table, where)
 
     async def count_up_to(self, where: Filter, cap: int) -> CappedCount:
-        check_limit(cap)
+        check_limit(cap, "cap")
         await self.open()
         return await read.count_up_to(self.table, where, cap)
 
     async def dead_letters(
         self, fingerprints: Sequence[str], cap: int, *, within: Sequence[str] = ()
     ) -> dict[str, dict[str, int]]:
-        check_limit(cap)
+        check_limit(cap, "cap")
         await self.open()
         return await read.dead_letters(self.table, list(fingerprints), cap, within)
 
