@@ -37,6 +37,13 @@ def test_the_given_version_counts_first(monkeypatch: pytest.MonkeyPatch, here: P
     assert not code_version("")
 
 
+@pytest.mark.parametrize("empty", ["", " "])
+def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch, here: Path, empty: str) -> None:
+    repository(here, COMMIT)
+    monkeypatch.setenv(VARIABLE, empty)
+    assert code_version() == COMMIT[:12]
+
+
 def test_the_commit_of_a_branch(here: Path) -> None:
     git = repository(here, "ref: refs/heads/main\n")
     (git / "refs" / "heads" / "main").write_text(f"{COMMIT}\n")

@@ -88,6 +88,14 @@ def test_a_filter_knows_the_statuses() -> None:
         Filter(statuses=("done",))  # type: ignore[arg-type]
 
 
+async def test_wrong_arguments_of_counts_and_completions_are_named(kit: Kit) -> None:
+    with pytest.raises(ConfigurationError, match="cap is 0; give a whole number of at least 1"):
+        await kit.app.jobs.count(cap=0)
+    for what in ("queue", "task", "tag", "error_type", "payload_key"):
+        with pytest.raises(ConfigurationError, match="prefix is None; give the text"):
+            await kit.app.jobs.complete(what, None)  # type: ignore[arg-type]
+
+
 async def test_a_job_that_is_not_there_is_said_to_be_missing(kit: Kit) -> None:
     for work in (app.jobs.get("x"), app.jobs.cancel("x"), app.jobs.retry("x"), app.jobs.edit("x", payload={})):
         with pytest.raises(JobNotFound, match="there is no job x; it may have been removed by retention"):

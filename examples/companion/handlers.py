@@ -7,7 +7,8 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
@@ -57,7 +58,7 @@ class DailySummaryPayload(BaseModel):
 
 
 class DailySummaryHandler(BaseJobHandler[DailySummaryPayload]):
-    """Send a user the summary of the day's conversations.
+    """Send a user the summary of the conversations since the summary before.
 
     Two guards keep a repeated run from sending it twice. `summary_sent_at` is written after the message was sent. If
     the process dies between the two, Slack recognises the message by its token.
@@ -74,9 +75,22 @@ class DailySummaryHandler(BaseJobHandler[DailySummaryPayload]):
             log.info("the summary of %s for %s was sent before", payload.day, payload.user_id)
             return
         user = memory.user(payload.user_id)
-        text = summarize(user, payload.day, memory.conversations(user, payload.day))
+        first, until = self.span(user, payload.day)
+        text = summarize(user, payload.day, memory.conversations(user.id, first, until))
         ts = self.outside.slack.post(user.channel, text, token=self.message_token())
-        memory.summary_sent(user.id, payload.day, text=text, slack_ts=ts, job_id=self.ctx.job_id, at=self.outside.now())
+        note = partial(memory.summary_sent, user.id, payload.day, job_id=self.ctx.job_id, at=self.outside.now())
+        note(text=text, until=until, slack_ts=ts)
+
+    def span(self, user: User, day: date) -> tuple[datetime, datetime]:
+        """Return the time of this summary's conversations: from the end of the one before, up to its own planned time.
+
+        The planned time is that of the day, so a late or repeated run covers the same. The end of the summary before
+        was noted: if the user's hour or time zone has changed since, no conversation is missed or told twice.
+        """
+        yesterday = day - timedelta(days=1)
+        before = self.outside.memory.summary(user.id, yesterday) or {}
+        first = datetime.fromisoformat(before["until"]) if "until" in before else user.summary_time(yesterday)
+        return first, max(first, min(user.summary_time(day), self.outside.now()))
 
 
 class UserSyncPayload(BaseModel):
@@ -98,9 +112,9 @@ class UserSyncHandler(BaseJobHandler[UserSyncPayload]):
 
 def summarize(user: User, day: date, conversations: list[str]) -> str:
     if not conversations:
-        return f"{user.name}, you had no conversations on {day}."
+        return f"{user.name}, there were no conversations for your summary of {day}."
     lines = "\n".join(f"• {text}" for text in conversations)
-    return f"{user.name}, your conversations on {day}:\n{lines}"
+    return f"{user.name}, your summary of {day}:\n{lines}"
 
 
 job_handlers: dict[str, type[BaseJobHandler[Any]]] = {

@@ -43,11 +43,6 @@ class User:
         today = now.astimezone(self.zone).date()
         return today if self.summary_time(today) > now else today + timedelta(days=1)
 
-    def span(self, day: date) -> tuple[datetime, datetime]:
-        """Return when the user's day begins and ends."""
-        first, after = (datetime.combine(day + timedelta(days=n), time(), self.zone).astimezone(UTC) for n in (0, 1))
-        return first, after
-
 
 class Memory:
     """The application's own items."""
@@ -90,18 +85,24 @@ class Memory:
     def add_conversation(self, user_id: str, at: datetime, text: str) -> None:
         self._put({"PK": f"conversations#{user_id}", "SK": at.astimezone(UTC).isoformat(), "text": text})
 
-    def conversations(self, user: User, day: date) -> list[str]:
-        first, after = user.span(day)
-        values = {":pk": f"conversations#{user.id}", ":first": first.isoformat(), ":last": after.isoformat()}
-        return [row["text"] for row in self._query("PK = :pk AND SK BETWEEN :first AND :last", values)]
+    def conversations(self, user_id: str, first: datetime, until: datetime) -> list[str]:
+        """Return what was talked about from `first` on and before `until`. BETWEEN also returns what is at `until`."""
+        start, end = (at.astimezone(UTC).isoformat() for at in (first, until))
+        values = {":pk": f"conversations#{user_id}", ":start": start, ":end": end}
+        rows = self._query("PK = :pk AND SK BETWEEN :start AND :end", values)
+        return [row["text"] for row in rows if row["SK"] < end]
 
     # -- summaries --------------------------------------------------------------------------------
 
     def summary(self, user_id: str, day: date) -> Row | None:
         return self._get(f"summaries#{user_id}", day.isoformat())
 
-    def summary_sent(self, user_id: str, day: date, *, text: str, slack_ts: str, job_id: str, at: datetime) -> None:
-        changes = {"text": text, "slack_ts": slack_ts, "job_id": job_id, "summary_sent_at": at.isoformat()}
+    def summary_sent(
+        self, user_id: str, day: date, *, text: str, until: datetime, slack_ts: str, job_id: str, at: datetime
+    ) -> None:
+        """Note that a summary was sent. The next one begins at `until`."""
+        sent = {"text": text, "until": until.isoformat(), "summary_sent_at": at.isoformat()}
+        changes = {**sent, "slack_ts": slack_ts, "job_id": job_id}
         self._update(f"summaries#{user_id}", day.isoformat(), changes)
 
     def partition_keys(self) -> list[str]:

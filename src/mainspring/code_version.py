@@ -23,8 +23,8 @@ def code_version(given: str | None = None) -> str:
     """
     if given is not None:
         return checked(given, "version")
-    if VARIABLE in os.environ:
-        return checked(os.environ[VARIABLE], f"the environment variable {VARIABLE}")
+    if named := checked(os.environ.get(VARIABLE, ""), f"the environment variable {VARIABLE}"):
+        return named
     try:
         return commit_of(Path.cwd())[:SHOWN_COMMIT]
     except (OSError, ValueError):  # no repository, or one that cannot be read

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, Self, TypedDict, Unpack, overload
 
-from mainspring.clock import Length, check_moment, delay_of, duration, to_millis
+from mainspring.clock import Length, check_moment, delay_of, duration, shown, to_millis
 from mainspring.errors import (
     ConfigurationError,
     DedupeConflict,
@@ -68,6 +68,12 @@ def completable_of(name: str) -> Completable:
         return Completable(name)
     msg = f"{name!r} cannot be completed; use one of {', '.join(Completable)}"
     raise ConfigurationError(msg)
+
+
+def check_prefix(prefix: object) -> None:
+    if not isinstance(prefix, str):
+        msg = f"prefix is {shown(prefix)}; give the text with which the values begin, or leave it out for all values"
+        raise ConfigurationError(msg)
 
 
 def sort_of(name: str) -> Sort:
@@ -172,6 +178,7 @@ class Jobs:
         arguments if a worker has published it.
         """
         chosen = completable_of(what)
+        check_prefix(prefix)
         found = await self.services.store.complete(chosen, prefix, limit=limit, task=task, within=self._within)
         return beginning_with(prefix, [*found, *await self._known_besides(chosen, prefix, limit, task)], limit)
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, time, timedelta, tzinfo
 from itertools import pairwise
 from typing import Literal
 
-from mainspring.clock import Length, Millis, check_moment, delay_of, shown, to_datetime, to_millis
+from mainspring.clock import Length, Millis, check_moment, duration, shown, to_datetime, to_millis
 from mainspring.errors import ConfigurationError
 from mainspring.humanize import show_exactly
 from mainspring.names import check_searched
@@ -264,6 +264,17 @@ def numbers_of(plan: Plan, figures: Sequence[Figure], step: StepName, zone: str)
 # -- what is asked for --------------------------------------------------------------------------------------
 
 
+def length_of(since: Length) -> Millis:
+    """Return the milliseconds of a length of time before now; raise ConfigurationError if it is not above 0."""
+    if (millis := duration(since)) <= 0:
+        msg = (
+            f"since is {shown(since)}, but it is a length of time before now, and must be above 0; give for example"
+            " timedelta(hours=24), or the time from which to count"
+        )
+        raise ConfigurationError(msg)
+    return millis
+
+
 async def read_numbers(
     store: Store,
     *,
@@ -279,7 +290,7 @@ async def read_numbers(
     """Read numbers from a store. `app.numbers` explains the options."""
     now = store.clock.now()
     end = now if until is None else min(now, to_millis(check_moment(until, "until")))
-    begin = to_millis(since) if isinstance(since, datetime) else now - delay_of(since, "since")
+    begin = to_millis(since) if isinstance(since, datetime) else now - length_of(since)
     if begin >= end:
         bound = "now" if end == now else "until"
         msg = f"since is {show_exactly(to_datetime(begin))} UTC, which is not before {bound}; give an earlier time"

@@ -53,6 +53,15 @@ def test_settings_are_set_listed_and_cleared(store: str, capsys: pytest.CaptureF
     assert capsys.readouterr().err == "nothing was changed at run time\n"
 
 
+def test_settings_of_an_unknown_task_are_written_with_a_warning(store: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["settings", "set", "--task", "nope", "--at-once", "2", "--json", "--store", store]) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out)["settings"][0]["value"] == 2
+    assert "no worker has published one" in err
+    assert main(["settings", "set", "--queue", "nope", "--at-once", "2", "--store", store]) == 0
+    assert not capfd.readouterr().err
+
+
 def test_wrong_settings_are_explained(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["settings", "set", "--task", "send", "--store", store]) != 0
     assert "give at least one of limit, rate" in capsys.readouterr().err

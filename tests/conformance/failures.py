@@ -205,7 +205,7 @@ class FailureTests(StoreScenario):
             await end(store, await running(store, queue=queue), Move.DEAD, failure=BOOM)
         assert await store.dead_letters([KNOWN], 2) == {KNOWN: {"mail": 2}}
         assert await store.dead_letters([KNOWN], 1, within=("sms",)) == {KNOWN: {"sms": 1}}
-        with pytest.raises(ConfigurationError, match="limit is 0"):
+        with pytest.raises(ConfigurationError, match="cap is 0"):
             await store.dead_letters([KNOWN], 0)
 
     # -- projects ---------------------------------------------------------------------------------

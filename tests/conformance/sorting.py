@@ -209,7 +209,7 @@ class SortingTests(StoreScenario):
             assert await store.count_up_to(where, 6) == CappedCount(6, exact=False)
         assert await store.count_up_to(Filter(tags=("vip",)), 10) == CappedCount(1, exact=True)
         assert await store.count_up_to(Filter(ids=(new_job().id,)), 10) == CappedCount(0, exact=True)
-        with pytest.raises(ConfigurationError, match="limit is 0"):
+        with pytest.raises(ConfigurationError, match="cap is 0"):
             await store.count_up_to(Filter(), 0)
 
     # -- completion ---------------------------------------------------------------------------

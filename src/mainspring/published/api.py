@@ -116,8 +116,8 @@ class PublishedTasks:
         hint = f"do you mean {' or '.join(map(repr, near))}?" if near else known_names(names)
         msg = (
             f"no task is named {name!r}: this program has none, and no worker has published one in"
-            f" {self._services.store.url}; {hint} Workers publish their tasks when they start; to enqueue nevertheless,"
-            f" without a check, {UNCHECKED}"
+            f" {self._services.store.url}; {hint} Workers publish their tasks right after they have started; to"
+            f" enqueue nevertheless, without a check, {UNCHECKED}"
         )
         return UnknownTask(msg, nearest=near, known=names)
 

@@ -34,9 +34,9 @@ def page_request(where: Filter, order: Order, limit: Any, cursor: Any) -> PageRe
     return PageRequest(where, order, limit, to_spot(where, order, cursor))
 
 
-def check_limit(limit: Any) -> None:
+def check_limit(limit: Any, what: str = "limit") -> None:
     if not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
-        msg = f"limit is {shown(limit)}; give a whole number of at least 1"
+        msg = f"{what} is {shown(limit)}; give a whole number of at least 1"
         raise ConfigurationError(msg)
 
 

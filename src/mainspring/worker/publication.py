@@ -10,7 +10,7 @@ from mainspring.runtime import Runtime
 log = get_log("mainspring.worker")
 
 LOOP = "publication"
-DELAY = 2.0  # seconds after the start: jobs that wait come first, and a worker that dies at once publishes nothing
+DELAY = 0.1  # seconds after the start: the first claim comes first, as making schemas takes time of the event loop
 
 
 class Publication:

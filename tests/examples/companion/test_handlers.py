@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -32,12 +32,13 @@ class MemoryStub(Memory):
     def __init__(self) -> None:
         self.people = {"ana": ANA}
         self.sent: dict[tuple[str, date], Row] = {}
+        self.talks = [(NOW - timedelta(hours=1), "hello")]
 
     def user(self, user_id: str) -> User:
         return self.people[user_id]
 
-    def conversations(self, user: User, day: date) -> list[str]:
-        return ["hello"]
+    def conversations(self, user_id: str, first: datetime, until: datetime) -> list[str]:
+        return [text for at, text in self.talks if first <= at < until]
 
     def synced(self, user_id: str, *, name: str, tz: str, at: datetime) -> None:
         self.people[user_id] = replace(self.people[user_id], name=name, tz=tz, synced_at=at.isoformat())
@@ -45,8 +46,10 @@ class MemoryStub(Memory):
     def summary(self, user_id: str, day: date) -> Row | None:
         return self.sent.get((user_id, day))
 
-    def summary_sent(self, user_id: str, day: date, *, text: str, slack_ts: str, job_id: str, at: datetime) -> None:
-        self.sent[user_id, day] = {"text": text, "summary_sent_at": at.isoformat()}
+    def summary_sent(
+        self, user_id: str, day: date, *, text: str, until: datetime, slack_ts: str, job_id: str, at: datetime
+    ) -> None:
+        self.sent[user_id, day] = {"text": text, "until": until.isoformat(), "summary_sent_at": at.isoformat()}
 
 
 class SlackStub:
@@ -77,8 +80,12 @@ def outside(slack: SlackStub) -> Outside:
 def test_a_summary_is_sent_and_noted(outside: Outside, slack: SlackStub) -> None:
     DailySummaryHandler(outside, Context.detached()).handle(DAY)
     ((channel, text, _),) = slack.posts
-    assert (channel, text) == ("C-ana", "Ana, your conversations on 2026-07-01:\n• hello")
-    assert outside.memory.summary("ana", DAY.day) == {"text": text, "summary_sent_at": NOW.isoformat()}
+    assert (channel, text) == ("C-ana", "Ana, your summary of 2026-07-01:\n• hello")
+    assert outside.memory.summary("ana", DAY.day) == {
+        "text": text,
+        "until": NOW.isoformat(),
+        "summary_sent_at": NOW.isoformat(),
+    }
 
 
 def test_a_summary_that_was_sent_is_not_sent_again(outside: Outside, slack: SlackStub) -> None:
@@ -116,9 +123,59 @@ def test_the_next_summary_is_at_a_local_time(now: datetime, expected: date) -> N
     assert ANA.next_day(now) == expected
 
 
-def test_the_days_of_a_user_follow_the_local_calendar() -> None:
-    hours = [(after - first).total_seconds() / 3600 for first, after in map(ANA.span, (date(2026, 3, 29), DAY.day))]
-    assert hours == [23, 24]
+def summaries(people: list[User], talks: list[tuple[datetime, str]], runs: list[datetime]) -> list[list[str]]:
+    """Return what the summaries of days one after the other tell, for the user as they are at each."""
+    memory, slack = MemoryStub(), SlackStub()
+    memory.talks = talks
+    for number, (user, now) in enumerate(zip(people, runs, strict=True)):
+        memory.people["ana"] = user
+        payload = DailySummaryPayload(user_id="ana", day=date(2026, 7, 1) + timedelta(days=number))
+        DailySummaryHandler(Outside(memory, slack, lambda now=now: now), Context.detached()).handle(payload)  # type: ignore[misc]
+    return [[line[2:] for line in text.splitlines()[1:]] for _, text, _ in slack.posts]
+
+
+def at(day: int, hour: int, minute: int = 0) -> datetime:
+    return datetime(2026, 7, day, hour, minute, tzinfo=UTC)
+
+
+EVENING, MORNING = ANA, replace(ANA, summary_at="07:30")  # 17:00 and 06:30 UTC
+
+
+@pytest.mark.parametrize(("user", "hour", "minute"), [(EVENING, 17, 0), (MORNING, 6, 30)])
+def test_each_conversation_is_in_one_summary(user: User, hour: int, minute: int) -> None:
+    due = [at(day, hour, minute) for day in (1, 2, 3)]
+    talks = [
+        (due[0] - timedelta(seconds=1), "before"),
+        (due[0], "at the time of a summary"),
+        (due[0] + timedelta(hours=3), "later that day"),
+        (at(1, 23), "at midnight in Lisbon"),
+        (due[1], "of the third"),
+    ]
+    told = summaries([user] * 3, talks, due)
+    assert told == [
+        ["before"],
+        ["at the time of a summary", "later that day", "at midnight in Lisbon"],
+        ["of the third"],
+    ]
+
+
+def test_a_late_summary_covers_what_it_would_have_covered_in_time() -> None:
+    talks = [(at(1, 16), "in time"), (at(1, 18), "while it was late")]
+    assert summaries([EVENING] * 2, talks, [at(1, 19), at(2, 17)]) == [["in time"], ["while it was late"]]
+
+
+@pytest.mark.parametrize(("before", "after", "last"), [(EVENING, MORNING, at(2, 6, 30)), (MORNING, EVENING, at(2, 17))])
+def test_a_new_hour_loses_and_repeats_no_conversation(before: User, after: User, last: datetime) -> None:
+    talks = [(at(1, hour), str(hour)) for hour in range(24)]
+    first, second = summaries([before, after], talks, [before.summary_time(date(2026, 7, 1)), last])
+    assert first + second == [str(hour) for hour in range(24)]
+
+
+def test_a_summary_whose_hour_has_changed_since_it_was_planned_ends_where_the_next_one_begins() -> None:
+    talks = [(at(1, hour), str(hour)) for hour in range(24)]
+    later = replace(ANA, summary_at="20:00")
+    first, second = summaries([later, later], talks, [at(1, 17), at(2, 19)])  # the first was planned for 18:00
+    assert first + second == [str(hour) for hour in range(24)]
 
 
 # -- the adapter ----------------------------------------------------------------------------------------

@@ -36,8 +36,8 @@ async def test_a_day_of_companion(world: World) -> None:
     assert (synced.status, synced.attempts) == (Status.COMPLETED, 3)
     assert {job.payload["user_id"]: job.status for job in summaries} == {"ana": "completed", "bo": "completed"}
     assert [(message.channel, message.text) for message in slack.messages] == [
-        ("C-ana", "Ana, your conversations on 2026-07-01:\n• The contract is signed"),
-        ("C-bo", "Bo, you had no conversations on 2026-07-02."),
+        ("C-ana", "Ana, your summary of 2026-07-01:\n• The contract is signed"),
+        ("C-bo", "Bo, there were no conversations for your summary of 2026-07-02."),
     ]
     sentry_sdk.flush(10)
     assert [event["tags"]["job_id"] for event in sentry.events] == [sync.id, sync.id]
@@ -46,6 +46,22 @@ async def test_a_day_of_companion(world: World) -> None:
     assert changed == {("users", "bo"), ("summaries#ana", "2026-07-01"), ("summaries#bo", "2026-07-02")}
     assert before.keys() <= after.keys()
     assert after["summaries#ana", "2026-07-01"]["summary_sent_at"]["S"].startswith("2026-07-01T17:00:00")
+
+
+async def test_each_conversation_is_in_one_summary(world: World) -> None:
+    companion = world.companion
+    due = datetime(2026, 7, 1, 17, 0, tzinfo=UTC)
+    for minutes, text in ((-1, "just before"), (0, "at six"), (180, "in the evening"), (360, "at midnight")):
+        companion.memory.add_conversation("ana", due + timedelta(minutes=minutes), text)
+    async with testing.manual(companion.app, start=MORNING, store=world.settings.store, schedules=False) as kit:
+        for day in (1, 2, 3):
+            await companion.schedule_summary(ANA, date(2026, 7, day))
+        await kit.time.advance(days=3)
+    assert [message.text.partition(":")[2].split("\n• ")[1:] for message in world.slack.messages] == [
+        ["just before"],
+        ["at six", "in the evening", "at midnight"],
+        [],
+    ]
 
 
 async def test_five_attempts_then_a_dead_letter_that_is_kept_for_ever_and_in_sentry(world: World) -> None:

@@ -376,3 +376,36 @@ def test_the_synchronous_twins() -> None:
     assert app.settings.get_sync(task="send").keys() == {"limit"}
     assert app.settings.clear_sync(task="send")
     app.run(app.close())
+
+
+# -- unknown tasks ----------------------------------------------------------------------------------------
+
+
+async def warned(app: Mainspring, caplog: pytest.LogCaptureFixture, **owner: str) -> bool:
+    """Return whether setting a limit logs that the task is unknown. It is set in any case."""
+    caplog.clear()
+    settings = await app.settings.set(**owner, limit=1)  # type: ignore[arg-type] # only names
+    assert settings["limit"].value == 1
+    return any("settings_of_unknown_task" in record.getMessage() for record in caplog.records)
+
+
+async def test_settings_of_a_task_that_nothing_knows_are_written_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = Mainspring("memory://")
+
+    @app.task
+    async def send() -> None: ...
+
+    async with app:
+        assert await warned(app, caplog, task="nope")
+        assert not await warned(app, caplog, task="send")
+        assert not await warned(app, caplog, queue="nope")
+        other = Mainspring(app.store)
+
+        @other.task
+        async def render() -> None: ...
+
+        assert await warned(app, caplog, task="render")
+        await other.published.publish([render], "w1")
+        assert not await warned(app, caplog, task="render")

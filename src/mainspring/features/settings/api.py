@@ -24,11 +24,19 @@ from mainspring.features.settings.change import (
 )
 from mainspring.json_text import read_object
 from mainspring.live_settings import COLLECTION, STAMP, Kind, LiveSettings
+from mainspring.log import get_log
 from mainspring.retry import Retry
-from mainspring.services import Services, whoami
-from mainspring.stores.documents import ABSENT, Bundle, By, Document, Note, Write
+from mainspring.services import PUBLISHED_TASKS, Services, whoami
+from mainspring.stores.documents import ABSENT, Bundle, By, Document, Key, Note, Write
 from mainspring.stores.paging import pages
 from mainspring.stores.protocol import Halt
+
+log = get_log("mainspring.settings")
+
+UNKNOWN_TASK = (
+    "this program has no task of that name, and no worker has published one; the settings are written and take effect"
+    " once there is such a task. Check the name"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,9 @@ class Settings:
     ) -> OwnerSettings:
         """Change settings of a task, a queue, or a limit with a name of its own; return all that it has now.
 
+        A task that neither this program has nor a worker has published may come later: its settings are written, and
+        a warning is logged.
+
         All processes use them within a second. Settings that are not given stay as they are. If two operators change
         the same setting, the later change counts, and the audit log has both. With the `revision` that you have read as
         `expect`, nothing is changed if others have changed the settings since, and EditConflict is raised.
@@ -91,6 +102,7 @@ class Settings:
             owner, limit=limit, rate=rate, retry=retry, timeout=timeout, max_attempts=max_attempts, paused=paused
         )
         self._check_name(owner)
+        await self._warn_of_unknown_task(owner)
         by, now = By(actor or whoami(), reason), self._services.now()
         note = Note(by, "settings.set", {owner.kind: owner.name, **values})
         return await self._change(owner, lambda text: changed(text, values, by, now), note, expect)
@@ -190,6 +202,12 @@ class Settings:
                 " or queue=…"
             )
             raise ConfigurationError(msg)
+
+    async def _warn_of_unknown_task(self, owner: Owner) -> None:
+        if owner.kind is not Kind.TASK or owner.name in self._services.tasks:
+            return
+        if not await self._services.store.documents([Key(PUBLISHED_TASKS, "", owner.name)]):
+            log.warning("settings_of_unknown_task", task=owner.name, message=UNKNOWN_TASK)
 
 
 def refuse_other(owner: Owner, revision: str, expect: str | None) -> None:

@@ -32,6 +32,7 @@ from mainspring.stores.dynamodb import (
     changes,
     claims,
     documents,
+    final_write,
     halts,
     insertion,
     layout,
@@ -151,6 +152,7 @@ class DynamoStore:
             await self.migrate()
         self.table.shards = await schema.shards_of(self.table, self._wanted_shards)
         self._is_open = True
+        final_write.register(self.table)
 
     async def close(self) -> None:
         await self.table.finish()
@@ -160,6 +162,7 @@ class DynamoStore:
         self.table.local_workers.close()
         await self.client.close()
         self._is_open = False
+        final_write.forget(self.table)
 
     async def version(self) -> int:
         """Return the table's version, or 0 if the table does not exist or Mainspring has not set it up."""
@@ -345,14 +348,14 @@ class DynamoStore:
         return await read.count(self.table, where)
 
     async def count_up_to(self, where: Filter, cap: int) -> CappedCount:
-        check_limit(cap)
+        check_limit(cap, "cap")
         await self.open()
         return await read.count_up_to(self.table, where, cap)
 
     async def dead_letters(
         self, fingerprints: Sequence[str], cap: int, *, within: Sequence[str] = ()
     ) -> dict[str, dict[str, int]]:
-        check_limit(cap)
+        check_limit(cap, "cap")
         await self.open()
         return await read.dead_letters(self.table, list(fingerprints), cap, within)
 

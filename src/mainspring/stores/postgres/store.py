@@ -605,13 +605,13 @@ class PostgresStore:
         return await self._read(lambda transaction: read.count(transaction, where))
 
     async def count_up_to(self, where: Filter, cap: int) -> CappedCount:
-        check_limit(cap)
+        check_limit(cap, "cap")
         return await self._read(lambda transaction: sorting.count_up_to(transaction, where, cap))
 
     async def dead_letters(
         self, fingerprints: Sequence[str], cap: int, *, within: Sequence[str] = ()
     ) -> dict[str, dict[str, int]]:
-        check_limit(cap)
+        check_limit(cap, "cap")
         known = list(fingerprints)
         return await self._read_by_index(lambda transaction: failures.dead_letters(transaction, known, cap, within))
 

@@ -252,13 +252,13 @@ class SqlStore(ABC):
         return await self._read(read.count, where)
 
     async def count_up_to(self, where: Filter, cap: int) -> CappedCount:
-        check_limit(cap)
+        check_limit(cap, "cap")
         return await self._read(sorting.count_up_to, where, cap)
 
     async def dead_letters(
         self, fingerprints: Sequence[str], cap: int, *, within: Sequence[str] = ()
     ) -> dict[str, dict[str, int]]:
-        check_limit(cap)
+        check_limit(cap, "cap")
         return await self._read(failures.dead_letters, list(fingerprints), cap, within)
 
     async def complete(
