@@ -15,6 +15,8 @@ from examples.petitions.domain.models import JobStatus
 from examples.petitions.infrastructure.adapters import migrate
 from examples.petitions.infrastructure.adapters.persistence.dead_letters import DEPTH
 from examples.petitions.system import PetitionSystem
+from mainspring import Job
+from mainspring.jobs import Jobs
 from tests.examples.petitions.conftest import NewSystem, Outside
 from tests.examples.petitions.test_story import until
 
@@ -63,6 +65,26 @@ async def test_a_job_that_runs_or_has_run_is_not_cancelled(new_system: NewSystem
     assert not await system.scheduler.cancel(job_id)
     await system.scheduler.mark_completed(job_id)
     assert not await system.scheduler.cancel(job_id)
+
+
+async def test_a_job_that_is_claimed_in_the_middle_of_its_cancellation_runs_on(
+    new_system: NewSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = await new_system()
+    jobs: Jobs = system.app.jobs
+    job_id, looks = await schedule(system), list[Job | None]()
+    look = jobs.get_or_none
+
+    async def look_and_lose(name: str) -> Job | None:
+        looks.append(found := await look(name))
+        if len(looks) == 1:
+            await claim(system)
+        return found
+
+    monkeypatch.setattr(type(jobs), "get_or_none", lambda _self, name: look_and_lose(name))
+    assert not await system.scheduler.cancel(job_id)
+    assert [job and (job.status, job.cancel_requested) for job in looks] == [("pending", False), ("running", False)]
+    await system.scheduler.mark_completed(job_id)
 
 
 async def test_a_completed_job_is_over(new_system: NewSystem, outside: Outside) -> None:

@@ -1,5 +1,6 @@
 from examples.petitions.application.ports.halt_checker import HaltCheckerProtocol, HaltStatus
 from examples.petitions.application.ports.job_scheduler import (
+    InvalidRequestError,
     JobNotClaimedError,
     JobReleaseProtocol,
     JobSchedulerProtocol,
@@ -18,7 +19,7 @@ from examples.petitions.application.ports.unit_of_work import BeginWork, Executi
 
 __all__ = [
     "AlertPort", "BeginWork", "DeadLetterAlert", "DeadLetterPort", "ExecutionAuditPort", "ExecutionLog",
-    "HaltCheckerProtocol", "HaltStatus", "Heartbeat", "HeartbeatPort", "JobNotClaimedError", "JobReleaseProtocol",
-    "JobSchedulerProtocol", "NotificationPort", "PetitionRepository", "QueueDepth", "SystemHaltedError",
-    "UnknownJobTypeError", "Work",
+    "HaltCheckerProtocol", "HaltStatus", "Heartbeat", "HeartbeatPort", "InvalidRequestError", "JobNotClaimedError",
+    "JobReleaseProtocol", "JobSchedulerProtocol", "NotificationPort", "PetitionRepository", "QueueDepth",
+    "SystemHaltedError", "UnknownJobTypeError", "Work",
 ]  # fmt: skip
