@@ -19,6 +19,7 @@ from examples.petitions.application.ports import (
     UnknownJobTypeError,
 )
 from examples.petitions.domain.models import JobStatus, ScheduledJob
+from examples.petitions.infrastructure.adapters.scheduling.executions import NOT_BEGUN
 from mainspring import ConfigurationError, JobNotFound, Lease, Mainspring, Status, SystemHalted, UnknownTask
 from mainspring.errors import EditConflict
 from mainspring.leases import Answer
@@ -103,7 +104,7 @@ class PostgresJobScheduler:
         self._end(job_id, await self._held(job_id).fail(reason))
 
     async def release(self, job_id: UUID) -> None:
-        self._end(job_id, await self._held(job_id).release("the system is halted, or the worker stops"))
+        self._end(job_id, await self._held(job_id).release(NOT_BEGUN))
 
     async def heartbeat(self) -> None:
         """Say that this worker lives. Every other call says so too."""
