@@ -60,10 +60,12 @@ class Settings:
     escalation_every: str = "1m"
     escalation_threshold: int = 5  # co-signers
     lease: float = 30.0  # seconds without a heartbeat after which a worker's jobs are taken over
+    queue_schema: str = "mainspring"  # where Mainspring keeps its tables
 
     @property
     def store(self) -> str:
-        return f"{self.database}{'&' if '?' in self.database else '?'}lease={self.lease:g}"
+        separator = "&" if "?" in self.database else "?"
+        return f"{self.database}{separator}lease={self.lease:g}&schema={self.queue_schema}"
 
 
 class PetitionSystem:
@@ -93,7 +95,7 @@ class PetitionSystem:
     async def running(self) -> AsyncIterator[PetitionSystem]:
         """Run the job worker, and beside it a worker of Mainspring's for schedules, notices and alerts."""
         async with self.app:
-            await migrate(self.settings.database)
+            await migrate(self.settings.database, self.settings.queue_schema)
             async with (
                 self.app.worker(queues=["escalations", "notices"], concurrency=4, grace=5),
                 self._subscribed(),

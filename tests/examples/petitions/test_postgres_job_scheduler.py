@@ -286,6 +286,18 @@ async def test_the_views_have_the_columns_of_the_story_and_comments(
     assert comment
 
 
+async def test_the_views_show_the_queue_of_another_schema(new_system: NewSystem, outside: Outside) -> None:
+    system = await new_system(queue_schema="petition_queue", retry_delays=(0.001,))
+    job_id = await schedule(system)
+    for _ in range(2):
+        await system.app.jobs.reschedule(str(job_id))  # instead of waiting
+        await claim(system)
+        await system.scheduler.mark_failed(job_id, "no")
+    assert await outside.rows("SELECT id, status FROM petitions.scheduled_jobs") == [(job_id, "failed")]
+    assert (await system.dead_letters.depth()).count == 1
+    assert await outside.rows("SELECT 1 FROM pg_namespace WHERE nspname = 'mainspring'") == []
+
+
 async def test_the_payload_can_be_searched_as_jsonb(new_system: NewSystem, outside: Outside) -> None:
     system = await new_system()
     job_id = await schedule(system, 60)
