@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import psycopg
@@ -22,6 +23,7 @@ from tests.examples.petitions.test_story import until
 
 pytestmark = pytest.mark.slow  # `make test` runs it; it takes a server or several processes
 
+ROOT = Path(__file__).parents[3]
 PAYLOAD = {"petition_id": str(uuid4())}
 
 
@@ -316,8 +318,28 @@ async def test_dead_letters_are_found_by_an_index(new_system: NewSystem, databas
     assert "Seq Scan" not in text
 
 
-async def test_migrations_are_applied_once_even_by_several_programs(new_system: NewSystem, outside: Outside) -> None:
-    system: Any = await new_system()
-    assert await asyncio.gather(*[migrate(system.settings.database) for _ in range(3)]) == [[], [], []]
+MIGRATE = """
+import asyncio, sys
+from examples.petitions.infrastructure.adapters import migrate
+sys.stdin.read()
+print(len(asyncio.run(migrate(sys.argv[1]))))
+"""
+
+
+async def test_migrations_are_applied_once_even_by_several_programs(outside: Outside) -> None:
+    """The programs start to migrate a database without any of the files at the same moment."""
+    async with PetitionSystem(outside.settings()).app:  # makes Mainspring's own tables
+        pass
+    command = (sys.executable, "-c", MIGRATE, outside.database)
+    programs = [
+        await asyncio.create_subprocess_exec(
+            *command, cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        for _ in range(4)
+    ]
+    answers = await asyncio.gather(*[program.communicate(b"") for program in programs])
+    assert sorted(output for output, _ in answers) == [b"0\n"] * 3 + [b"2\n"]
+    assert [program.returncode for program in programs] == [0] * 4
+    assert await migrate(outside.database) == []
     names = await outside.rows("SELECT name FROM petitions.migrations ORDER BY name")
     assert [name for (name,) in names] == ["014_create_job_queue_views.sql", "015_create_petitions.sql"]
