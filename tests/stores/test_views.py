@@ -31,6 +31,15 @@ HIDDEN = {"changed_at", "seq", "claim", "drop_day", "claimed_at", "deadline"}
 """Columns of the tables that the view leaves out: for the store alone, or shown as started_at and timeout_at."""
 
 
+HISTORY = """
+INSERT INTO {schema}.archive (id, task, queue, status, priority, run_at, attempts, max_attempts, crashes, token,
+                              started_at, finished_at, expires_at, drop_day, timeout,
+                              created_at, keep, keep_dead, reason, payload)
+SELECT gen_random_uuid(), 'greet', 'default', 4, 2, n, 1, 3, 0, 1, n, n, n, 0, 0, n, 0, 0, '', '{{}}'
+FROM generate_series(1, 20000) AS n
+"""
+
+
 class View:
     """A store, and SQL that reads it from outside."""
 
@@ -44,6 +53,27 @@ class View:
                 return self._rows(connection.execute(statement.replace("mainspring.", "mainspring_")))
         with psycopg.connect(dsn()) as server:
             return self._rows(server.execute(statement.replace("mainspring.", f"{self.schema}.").encode()))
+
+    def plan_with_history(self, question: str) -> str:
+        """Return how the database would answer if there were 20,000 completed jobs. The jobs are not kept."""
+        if self._path is not None:
+            rows = self.ask(f"EXPLAIN QUERY PLAN {question}")
+            return "\n".join(row["detail"] for row in rows)
+        with psycopg.connect(dsn()) as server:
+            server.execute(HISTORY.format(schema=self.schema).encode())
+            server.execute(f"ANALYZE {self.schema}.archive_short".encode())
+            question = question.replace("mainspring.", f"{self.schema}.")
+            plan = self._rows(server.execute(f"EXPLAIN {question}".encode()))
+            server.rollback()
+        return "\n".join(row["QUERY PLAN"] for row in plan)
+
+    def types(self, table: str) -> list[tuple[str, str]]:
+        """Return the columns with their types, in order. Columns of SQLite's views have none."""
+        where = f"information_schema.columns WHERE table_schema = '{self.schema}' AND table_name = '{table}'"
+        if self._path is not None:
+            return [(name, "") for name in self.ask(f"SELECT * FROM mainspring.{table} LIMIT 1")[0]]
+        rows = self.ask(f"SELECT column_name, data_type FROM {where} ORDER BY ordinal_position")
+        return [(row["column_name"], row["data_type"]) for row in rows]
 
     @property
     def schema(self) -> str:
@@ -148,6 +178,25 @@ async def test_the_view_shows_every_job_as_the_store_does(view: View, clock: Man
     assert moment(busy["timeout_at"]) == to_datetime(clock.now() + 30_000)
     assert pending["timeout_at"] is None
     assert (seconds(pending["timeout"]), seconds(pending["keep"])) == (60, 60)
+
+
+async def test_the_dead_letters_are_those_of_all_jobs(view: View, clock: ManualClock) -> None:
+    ids = await fill(view.store, clock)
+    letters = view.ask("SELECT * FROM mainspring.dead_letters")
+    assert [str(row["id"]) for row in letters] == [ids[1]]
+    assert letters == view.ask("SELECT * FROM mainspring.all_jobs WHERE status = 'dead_letter'")
+    assert list(letters[0]) == list(view.ask("SELECT * FROM mainspring.all_jobs LIMIT 1")[0])
+    assert view.types("dead_letters") == view.types("all_jobs")
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["SELECT * FROM mainspring.dead_letters", "SELECT count(*), min(finished_at) FROM mainspring.dead_letters"],
+)
+async def test_dead_letters_are_found_by_an_index(view: View, question: str) -> None:
+    plan = view.plan_with_history(question)
+    assert re.search("archive_(failed|dead|short_(status_id|queue_finished_at)_idx)", plan), plan
+    assert not re.search("Seq Scan on archive_short|SCAN mainspring_archive$", plan, re.MULTILINE), plan
 
 
 async def test_no_column_is_forgotten(view: View) -> None:

@@ -1,5 +1,5 @@
 -- The job queue in the columns of story 0.4. Mainspring keeps the jobs (its own migrations make and index its tables);
--- these views show them. Nothing is copied, so they cannot disagree with the queue.
+-- these views show them. Nothing is copied, so they cannot disagree with the queue. {queue} is Mainspring's schema.
 CREATE SCHEMA IF NOT EXISTS petitions;
 
 CREATE VIEW petitions.scheduled_jobs AS
@@ -16,7 +16,7 @@ SELECT id,
            WHEN 'dead_letter' THEN 'failed'
            ELSE 'pending'
        END AS status
-FROM mainspring.all_jobs
+FROM {queue}.all_jobs
 WHERE task IN ('referral_timeout', 'deliberation_timeout', 'escalation_check') AND status <> 'cancelled';
 
 COMMENT ON VIEW petitions.scheduled_jobs IS 'Deadlines: those that wait, run or have fired (HP-1). Cancelled ones are left out.';
@@ -27,17 +27,15 @@ COMMENT ON COLUMN petitions.scheduled_jobs.attempts IS 'How often a worker has b
 COMMENT ON COLUMN petitions.scheduled_jobs.last_attempt_at IS 'When a worker last claimed the job; NULL: never';
 COMMENT ON COLUMN petitions.scheduled_jobs.status IS 'pending, processing, completed, or failed (then it is in dead_letter_queue)';
 
--- Over the table of finished jobs: its index of failed jobs finds dead letters (status 5) however large the history is.
 CREATE VIEW petitions.dead_letter_queue AS
 SELECT id,
        id AS original_job_id,
        task AS job_type,
        payload::jsonb AS payload,
        coalesce(nullif(error, ''), nullif(reason, ''), error_type, 'unknown') AS failure_reason,
-       to_timestamp(finished_at / 1000.0) AS failed_at,
+       finished_at AS failed_at,
        attempts + crashes AS attempts
-FROM mainspring.archive
-WHERE status = 5;
+FROM {queue}.dead_letters;
 
 COMMENT ON VIEW petitions.dead_letter_queue IS 'Jobs that failed for good, of all types (HC-6). An alert is sent for each.';
 COMMENT ON COLUMN petitions.dead_letter_queue.original_job_id IS 'The same as id: a dead letter stays the job that it was, so it can be retried';

@@ -24,19 +24,29 @@ CREATE TABLE petitions.cosigners (
 COMMENT ON TABLE petitions.cosigners IS 'Who supports a petition; each name counts once';
 
 CREATE TABLE petitions.job_executions (
-    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    change_id TEXT PRIMARY KEY,
     job_id UUID NOT NULL,
+    number INT NOT NULL,
     job_type TEXT NOT NULL,
-    attempt INT NOT NULL,
-    outcome TEXT NOT NULL CHECK (outcome IN ('applied', 'repeated', 'failed')),
+    outcome TEXT NOT NULL CHECK (outcome IN ('completed', 'failed', 'killed', 'interrupted', 'cancelled')),
+    error_type TEXT,
     reason TEXT,
-    notices JSONB NOT NULL DEFAULT '[]',
-    executed_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()
+    ended_at TIMESTAMPTZ NOT NULL,
+    UNIQUE (job_id, number)
 );
-COMMENT ON TABLE petitions.job_executions IS 'The audit of every execution of a job (CT-12). Rows are never changed or deleted.';
-COMMENT ON COLUMN petitions.job_executions.outcome IS 'applied: took effect, in the transaction of this row; repeated: had taken effect before; failed';
-CREATE UNIQUE INDEX job_executions_applied ON petitions.job_executions (job_id) WHERE outcome = 'applied';
-COMMENT ON INDEX petitions.job_executions_applied IS 'A job takes effect once, even if two workers run it at the same time';
+COMMENT ON TABLE petitions.job_executions IS 'The audit: one row for each execution of a job, however it ended (CT-12). Rows are never changed or deleted.';
+COMMENT ON COLUMN petitions.job_executions.change_id IS 'The change of the queue that ended the execution; a change that is delivered twice adds one row';
+COMMENT ON COLUMN petitions.job_executions.number IS 'From 1 on: the executions of this job in their order';
+COMMENT ON COLUMN petitions.job_executions.outcome IS 'failed: also by its timeout; killed: its process died; interrupted: its worker stopped before it ended';
+
+CREATE TABLE petitions.job_effects (
+    job_id UUID PRIMARY KEY,
+    job_type TEXT NOT NULL,
+    notices JSONB NOT NULL,
+    applied_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE petitions.job_effects IS 'Jobs that took effect, written in the transaction of the effect. The key allows one effect for each job, even if two workers run it at the same time';
+COMMENT ON COLUMN petitions.job_effects.notices IS 'What people are told about it: a repeated execution sends the same notices with the same keys';
 
 CREATE TABLE petitions.worker_heartbeats (
     worker TEXT PRIMARY KEY,

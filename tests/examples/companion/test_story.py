@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 
 import pytest
 import sentry_sdk
 
-from examples.companion.handlers import DailySummaryPayload
+from examples.companion.settings import Settings
 from mainspring import Filter, Status, testing
-from tests.examples.companion.conftest import ANA, BO, World
+from tests.examples.companion.conftest import ANA, BO, NewWorld, World
 
 pytestmark = pytest.mark.slow  # `make test` runs it; it takes a server or several processes
 
@@ -62,6 +62,30 @@ async def test_each_conversation_is_in_one_summary(world: World) -> None:
         ["at six", "in the evening", "at midnight"],
         [],
     ]
+
+
+@pytest.mark.parametrize(
+    ("environment", "delays"),
+    [
+        ({"COMPANION_BASE_DELAY_SECONDS": "2.5", "COMPANION_MAX_ATTEMPTS": "4"}, [2.5, 5, 10]),
+        ({"COMPANION_MAX_ATTEMPTS": "2"}, [60]),
+    ],
+)
+async def test_the_environment_sets_how_jobs_are_retried(
+    new_world: NewWorld, environment: dict[str, str], delays: list[float]
+) -> None:
+    given = Settings.from_environment(environment)
+    world = new_world(base_delay_seconds=given.base_delay_seconds, max_attempts=given.max_attempts)
+    world.slack.down()
+    found = []
+    async with testing.manual(world.companion.app, start=MORNING, store=world.settings.store, schedules=False) as kit:
+        job = await world.companion.sync_user("ana")
+        await kit.drain()
+        while (now := await job.get()).status is Status.RETRYING:
+            found.append((now.run_at - kit.time.now()).total_seconds())
+            await kit.time.advance_to(now.run_at)
+    assert found == delays
+    assert (now.status, now.attempts) == (Status.DEAD_LETTER, len(delays) + 1)
 
 
 async def test_five_attempts_then_a_dead_letter_that_is_kept_for_ever_and_in_sentry(world: World) -> None:
@@ -136,18 +160,6 @@ async def test_a_cancelled_summary_is_not_sent(world: World) -> None:
         assert await job.status() is Status.CANCELLED
         assert world.job_item(job.id)["status"] == {"S": "cancelled"}
     assert world.slack.messages == []
-
-
-async def test_jobs_run_in_the_order_of_their_times(world: World) -> None:
-    companion = world.companion
-    async with testing.manual(companion.app, start=MORNING, store=world.settings.store, schedules=False) as kit:
-        task = companion.tasks["daily_summary"]
-        for hours in (3, 1, 2):
-            payload = DailySummaryPayload(user_id="ana", day=MORNING.date() + timedelta(days=hours))
-            await task.using(run_at=MORNING + timedelta(hours=hours)).enqueue(payload)
-        await kit.time.advance(hours=4)
-    days = [message.text.rpartition(" ")[2] for message in world.slack.messages]
-    assert days == ["2026-07-02.", "2026-07-03.", "2026-07-04."]
 
 
 async def test_the_plan_runs_every_fifteen_minutes(world: World) -> None:

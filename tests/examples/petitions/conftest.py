@@ -66,7 +66,7 @@ async def new_system(outside: Outside) -> AsyncIterator[NewSystem]:
         async def make(**changes: Any) -> PetitionSystem:
             system = PetitionSystem(outside.settings(**{"poll_interval": 0.0, **changes}))
             await stack.enter_async_context(system.app)
-            await migrate(outside.database)
+            await migrate(outside.database, system.settings.queue_schema)
             await stack.enter_async_context(system.scheduler)
             return system
 

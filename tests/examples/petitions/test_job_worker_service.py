@@ -31,7 +31,6 @@ class Bench:
         self.halt = HaltCheckerStub()
         self.handled: list[ScheduledJob] = []
         self.beats: list[Heartbeat] = []
-        self.audit = AsyncMock()
         self.during: Callable[[ScheduledJob], None] = lambda _job: None
         self.beaten = asyncio.Event()
         self.worker = JobWorkerService(
@@ -39,7 +38,6 @@ class Bench:
             self.halt,
             {"referral_timeout": self.handle},
             heartbeat=self,
-            audit=self.audit,
             releaser=self.scheduler,
             **{"poll_interval": 10.0, **options},
         )
@@ -83,7 +81,6 @@ async def test_a_failing_handler_marks_its_job_failed_and_the_next_one_runs() ->
     assert await bench.worker.poll_once() == 2
     bench.scheduler.mark_failed.assert_awaited_once_with(first.id, "LookupError: no such petition")
     bench.scheduler.mark_completed.assert_awaited_once_with(second.id)
-    bench.audit.failed.assert_awaited_once_with(first, "LookupError: no such petition")
 
 
 async def test_a_job_without_a_handler_fails_loudly() -> None:
@@ -215,6 +212,6 @@ async def test_heartbeats_continue_while_a_handler_runs() -> None:
 
 def test_the_worker_polls_every_ten_seconds_by_default() -> None:
     worker = JobWorkerService(
-        JobSchedulerStub(), HaltCheckerStub(), {}, heartbeat=AsyncMock(), audit=AsyncMock(), releaser=JobSchedulerStub()
+        JobSchedulerStub(), HaltCheckerStub(), {}, heartbeat=AsyncMock(), releaser=JobSchedulerStub()
     )
     assert worker._poll_interval == 10.0

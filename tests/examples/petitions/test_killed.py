@@ -13,9 +13,18 @@ from uuid import uuid4
 
 import pytest
 
+from examples.petitions.infrastructure.adapters import migrate
 from examples.petitions.system import PetitionSystem, Settings
 from tests.examples.petitions.conftest import Outside
-from tests.examples.petitions.test_story import EXECUTIONS, soon, until_job, until_rows, until_state
+from tests.examples.petitions.test_story import (
+    EFFECTS,
+    EXECUTIONS,
+    executions,
+    soon,
+    until_job,
+    until_rows,
+    until_state,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +71,7 @@ async def test_a_killed_application_loses_nothing_and_repeats_nothing(outside: O
             road_job = await user.petitions.deliberate(road.id, soon(1))
             first.kill()
             first.wait()
-        assert await outside.rows(EXECUTIONS, well_job) == [("applied",)]
+        assert await outside.rows(EFFECTS, well_job) == [(1,)]
         assert await outside.rows("SELECT status FROM petitions.scheduled_jobs WHERE id = %s", well_job) == [
             ("processing",)
         ]
@@ -73,11 +82,12 @@ async def test_a_killed_application_loses_nothing_and_repeats_nothing(outside: O
             await until_job(outside, road_job, "completed")
             await until_state(outside, road, "escalated")
             await outside.pager.arrived(2, timeout=LATER)
+            assert await executions(outside, well_job, 2) == ["killed", "completed"]
+            assert await executions(outside, road_job, 1) == ["completed"]
             second.terminate()
             assert second.wait(LATER) == 0
 
-    assert await outside.rows(EXECUTIONS, well_job) == [("applied",), ("repeated",)]
-    assert await outside.rows(EXECUTIONS, road_job) == [("applied",)]
+    assert await outside.rows(EFFECTS, well_job) == await outside.rows(EFFECTS, road_job) == [(1,)]
     told = sorted(document["text"] for document in outside.mail.accepted)
     assert told == [f"“a {what}” was not decided in time, and is escalated" for what in ("road", "well")]
     assert len(outside.mail.received) == 3  # that of the well twice, with the same key
@@ -94,7 +104,34 @@ async def test_a_job_whose_workers_keep_dying_becomes_a_dead_letter_and_raises_a
         for number in range(3):  # each one takes the job, and is never heard of again
             assert len(await system.app.leases.claim(f"doomed-{number}", queues=["deadlines"], wait=LATER)) == 1
         await outside.pager.arrived(1, timeout=LATER)
+        await executions(outside, job_id, 3)
     (alert,) = outside.pager.accepted
     assert (alert["job_id"], alert["job_type"]) == (str(job_id), "deliberation_timeout")
     assert alert["failure_reason"]
     assert alert["attempt_count"] == 3
+    assert [outcome for (outcome,) in await outside.rows(EXECUTIONS, job_id)] == ["killed"] * 3
+
+
+RUNNING_CHECK = "SELECT id FROM petitions.scheduled_jobs WHERE job_type = 'escalation_check' AND status = 'processing'"
+BLOCKED = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+async def test_an_escalation_check_whose_process_is_killed_is_audited(outside: Outside) -> None:
+    """The process dies in the middle of the check's transaction, so only the queue can tell."""
+    settings = outside.settings(escalation_threshold=1)
+    user = PetitionSystem(settings)
+    async with user.app:
+        await migrate(outside.database)
+        fair = await user.petitions.submit("a fair")
+        await user.petitions.cosign(fair.id, "Ann")
+        async with user.database.begin() as work:
+            await work.petitions.get(fair.id)  # locks it, so that the check waits
+            with served(settings) as first:
+                await until_rows(outside, BLOCKED)
+                ((job_id,),) = await outside.rows(RUNNING_CHECK)
+                first.kill()
+        with served(settings):
+            assert await executions(outside, job_id, 2) == ["killed", "completed"]
+            await until_state(outside, fair, "escalated")
+    query = "SELECT error_type FROM petitions.job_executions WHERE job_id = %s AND number = 1"
+    assert await outside.rows(query, job_id) == [("WorkerCrashed",)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import psycopg
@@ -15,11 +16,14 @@ from examples.petitions.domain.models import JobStatus
 from examples.petitions.infrastructure.adapters import migrate
 from examples.petitions.infrastructure.adapters.persistence.dead_letters import DEPTH
 from examples.petitions.system import PetitionSystem
+from mainspring import Job
+from mainspring.jobs import Jobs
 from tests.examples.petitions.conftest import NewSystem, Outside
 from tests.examples.petitions.test_story import until
 
 pytestmark = pytest.mark.slow  # `make test` runs it; it takes a server or several processes
 
+ROOT = Path(__file__).parents[3]
 PAYLOAD = {"petition_id": str(uuid4())}
 
 
@@ -63,6 +67,26 @@ async def test_a_job_that_runs_or_has_run_is_not_cancelled(new_system: NewSystem
     assert not await system.scheduler.cancel(job_id)
     await system.scheduler.mark_completed(job_id)
     assert not await system.scheduler.cancel(job_id)
+
+
+async def test_a_job_that_is_claimed_in_the_middle_of_its_cancellation_runs_on(
+    new_system: NewSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = await new_system()
+    jobs: Jobs = system.app.jobs
+    job_id, looks = await schedule(system), list[Job | None]()
+    look = jobs.get_or_none
+
+    async def look_and_lose(name: str) -> Job | None:
+        looks.append(found := await look(name))
+        if len(looks) == 1:
+            await claim(system)
+        return found
+
+    monkeypatch.setattr(type(jobs), "get_or_none", lambda _self, name: look_and_lose(name))
+    assert not await system.scheduler.cancel(job_id)
+    assert [job and (job.status, job.cancel_requested) for job in looks] == [("pending", False), ("running", False)]
+    await system.scheduler.mark_completed(job_id)
 
 
 async def test_a_completed_job_is_over(new_system: NewSystem, outside: Outside) -> None:
@@ -264,6 +288,18 @@ async def test_the_views_have_the_columns_of_the_story_and_comments(
     assert comment
 
 
+async def test_the_views_show_the_queue_of_another_schema(new_system: NewSystem, outside: Outside) -> None:
+    system = await new_system(queue_schema="petition_queue", retry_delays=(0.001,))
+    job_id = await schedule(system)
+    for _ in range(2):
+        await system.app.jobs.reschedule(str(job_id))  # instead of waiting
+        await claim(system)
+        await system.scheduler.mark_failed(job_id, "no")
+    assert await outside.rows("SELECT id, status FROM petitions.scheduled_jobs") == [(job_id, "failed")]
+    assert (await system.dead_letters.depth()).count == 1
+    assert await outside.rows("SELECT 1 FROM pg_namespace WHERE nspname = 'mainspring'") == []
+
+
 async def test_the_payload_can_be_searched_as_jsonb(new_system: NewSystem, outside: Outside) -> None:
     system = await new_system()
     job_id = await schedule(system, 60)
@@ -282,8 +318,28 @@ async def test_dead_letters_are_found_by_an_index(new_system: NewSystem, databas
     assert "Seq Scan" not in text
 
 
-async def test_migrations_are_applied_once_even_by_several_programs(new_system: NewSystem, outside: Outside) -> None:
-    system: Any = await new_system()
-    assert await asyncio.gather(*[migrate(system.settings.database) for _ in range(3)]) == [[], [], []]
+MIGRATE = """
+import asyncio, sys
+from examples.petitions.infrastructure.adapters import migrate
+sys.stdin.read()
+print(len(asyncio.run(migrate(sys.argv[1]))))
+"""
+
+
+async def test_migrations_are_applied_once_even_by_several_programs(outside: Outside) -> None:
+    """The programs start to migrate a database without any of the files at the same moment."""
+    async with PetitionSystem(outside.settings()).app:  # makes Mainspring's own tables
+        pass
+    command = (sys.executable, "-c", MIGRATE, outside.database)
+    programs = [
+        await asyncio.create_subprocess_exec(
+            *command, cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        for _ in range(4)
+    ]
+    answers = await asyncio.gather(*[program.communicate(b"") for program in programs])
+    assert sorted(output for output, _ in answers) == [b"0\n"] * 3 + [b"2\n"]
+    assert [program.returncode for program in programs] == [0] * 4
+    assert await migrate(outside.database) == []
     names = await outside.rows("SELECT name FROM petitions.migrations ORDER BY name")
     assert [name for (name,) in names] == ["014_create_job_queue_views.sql", "015_create_petitions.sql"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -11,17 +11,19 @@ from uuid import UUID, uuid4
 import pytest
 from structlog.testing import capture_logs
 
-from examples.petitions.application.ports import SystemHaltedError
+from examples.petitions.application.ports import Execution, ExecutionOutcome, SystemHaltedError, Work
 from examples.petitions.application.services import WrongState
-from examples.petitions.domain.models import Petition, ReferralState
+from examples.petitions.domain.models import Notice, Petition, PetitionState, ReferralState, ScheduledJob
+from examples.petitions.infrastructure.adapters import PostgresExecutionAudit
 from examples.petitions.system import PetitionSystem
 from mainspring.events import WorkerHeartbeat
 from tests.examples.petitions.conftest import Outside
 
 pytestmark = pytest.mark.slow  # `make test` runs it; it takes a server or several processes
 
-SOON = 30.0  # seconds; only a failing test waits this long
-EXECUTIONS = "SELECT outcome FROM petitions.job_executions WHERE job_id = %s ORDER BY id"
+SOON = 60.0  # seconds; only a failing test waits this long
+EXECUTIONS = "SELECT outcome FROM petitions.job_executions WHERE job_id = %s ORDER BY number"
+EFFECTS = "SELECT count(*) FROM petitions.job_effects WHERE job_id = %s"
 
 
 @pytest.fixture
@@ -53,6 +55,16 @@ async def until_state(outside: Outside, petition: Petition, state: str) -> None:
 
 async def until_job(outside: Outside, job_id: UUID, status: str) -> None:
     await until_rows(outside, "SELECT 1 FROM petitions.scheduled_jobs WHERE id = %s AND status = %s", job_id, status)
+
+
+async def executions(outside: Outside, job_id: UUID, count: int) -> list[str]:
+    """Return how the executions of a job ended, once so many are recorded."""
+
+    async def look() -> list[tuple[str]] | None:
+        rows = await outside.rows(EXECUTIONS, job_id)
+        return rows if len(rows) >= count else None
+
+    return [outcome for (outcome,) in await until(look)]
 
 
 async def accepted(outside: Outside, petition: Petition) -> str:
@@ -87,7 +99,8 @@ async def test_deadlines_fire_once_and_only_if_nobody_was_in_time(system: Petiti
     assert await accepted(outside, fair) == "“a fair” has enough co-signers, and is escalated"
     await until_job(outside, bridge_job, "completed")
     await until_job(outside, well_job, "completed")
-    assert await outside.rows(EXECUTIONS, bridge_job) == await outside.rows(EXECUTIONS, well_job) == [("applied",)]
+    assert await outside.rows(EFFECTS, bridge_job) == await outside.rows(EFFECTS, well_job) == [(1,)]
+    assert await executions(outside, bridge_job, 1) == await executions(outside, well_job, 1) == ["completed"]
     assert await outside.rows(EXECUTIONS, mill_job) == await outside.rows(EXECUTIONS, road_job) == []
     states = dict(await outside.rows("SELECT title, state FROM petitions.petitions"))
     assert (states["a mill"], states["a road"]) == ("received", "decided")
@@ -97,8 +110,70 @@ async def test_deadlines_fire_once_and_only_if_nobody_was_in_time(system: Petiti
 
 async def test_each_escalation_check_is_audited(system: PetitionSystem, outside: Outside) -> None:
     query = "SELECT outcome FROM petitions.job_executions WHERE job_type = 'escalation_check'"
-    assert set(await until_rows(outside, query)) == {("applied",)}
+    assert set(await until_rows(outside, query)) == {("completed",)}
     await until_rows(outside, "SELECT 1 FROM petitions.scheduled_jobs WHERE job_type = 'escalation_check'")
+
+
+class Broken:
+    """A deadline that changes something and fails then, so that its transaction is rolled back."""
+
+    async def fire(self, work: Work, job: ScheduledJob) -> Sequence[Notice]:
+        await work.petitions.add(Petition(uuid4(), "a forgery", PetitionState.RECEIVED))
+        raise RuntimeError("no ink")
+
+
+async def test_each_execution_of_a_failing_escalation_check_is_audited(
+    system: PetitionSystem, outside: Outside
+) -> None:
+    system.deadlines["escalation_check"] = Broken()
+    await outside.pager.arrived(2, timeout=SOON)
+    dead = [job_id for (job_id,) in await outside.rows("SELECT id FROM petitions.dead_letter_queue")]
+    assert len(dead) >= 2
+    for job_id in dead:
+        assert await executions(outside, job_id, 3) == ["failed"] * 3
+    query = "SELECT DISTINCT error_type, reason FROM petitions.job_executions WHERE job_id = ANY (%s)"
+    assert await outside.rows(query, dead) == [("RuntimeError", "no ink")]
+    assert await outside.rows("SELECT * FROM petitions.petitions") == []
+
+
+async def test_each_execution_that_runs_out_of_time_is_audited(outside: Outside) -> None:
+    async with PetitionSystem(outside.settings(retry_delays=(0.05, 0.1), job_timeout=0.1)).running() as system:
+        async with system.database.begin() as work:
+            await work.petitions.add(well := Petition(uuid4(), "a well", PetitionState.DELIBERATING))
+        async with system.database.begin() as work:
+            await work.petitions.get(well.id)  # locks it
+            job_id = await system.scheduler.schedule("deliberation_timeout", {"petition_id": str(well.id)}, soon())
+            assert await executions(outside, job_id, 3) == ["failed"] * 3
+    ((reason,),) = await outside.rows("SELECT DISTINCT reason FROM petitions.job_executions WHERE job_id = %s", job_id)
+    assert reason.startswith("TimeoutError")
+
+
+async def test_a_job_that_is_given_back_before_it_was_begun_or_cancelled_was_not_executed(
+    system: PetitionSystem, outside: Outside
+) -> None:
+    system.job_worker.stop()
+    payload = {"petition_id": str(uuid4())}
+    kept, cancelled = [await system.scheduler.schedule("deliberation_timeout", payload, soon()) for _ in range(2)]
+    await system.scheduler.cancel(cancelled)
+    for _ in range(2):
+        (job,) = await until(lambda: system.scheduler.get_pending_jobs(10))
+        await system.scheduler.release(job.id)
+    (job,) = await until(lambda: system.scheduler.get_pending_jobs(10))
+    await system.scheduler.mark_completed(job.id)
+    assert await executions(outside, kept, 1) == ["completed"]
+    assert await outside.rows(EXECUTIONS, cancelled) == []
+
+
+async def test_an_execution_that_is_reported_twice_has_one_row(system: PetitionSystem, outside: Outside) -> None:
+    audit, job_id = PostgresExecutionAudit(outside.database), uuid4()
+    ends = [
+        Execution(f"change-{number}", job_id, "deliberation_timeout", ExecutionOutcome.FAILED, soon(), None, "no")
+        for number in range(3)
+    ]
+    for execution in (*ends, *ends):
+        await audit.record(execution)
+    query = "SELECT change_id, number FROM petitions.job_executions WHERE job_id = %s ORDER BY number"
+    assert await outside.rows(query, job_id) == [("change-0", 1), ("change-1", 2), ("change-2", 3)]
 
 
 async def test_a_deadline_that_lost_the_race_changes_nothing(system: PetitionSystem, outside: Outside) -> None:
@@ -148,7 +223,7 @@ async def test_a_dead_letter_raises_an_alert_with_its_fields_depth_and_age(
     assert {name: line[name] for name in ("job_id", "job_type", "failure_reason", "attempt_count", "depth")} == {
         name: alert[name] for name in ("job_id", "job_type", "failure_reason", "attempt_count", "depth")
     }
-    assert await outside.rows(EXECUTIONS, job_id) == [("failed",)] * 3
+    assert await executions(outside, job_id, 3) == ["failed"] * 3
 
 
 async def test_the_pager_may_be_away_when_a_job_dies(system: PetitionSystem, outside: Outside) -> None:
@@ -164,8 +239,8 @@ async def test_the_mail_server_may_fail_when_a_deadline_fires(system: PetitionSy
     well = await system.petitions.submit("a well")
     job_id = await system.petitions.deliberate(well.id, soon())
     await until_job(outside, job_id, "completed")
-    outcomes = [outcome for (outcome,) in await outside.rows(EXECUTIONS, job_id)]
-    assert outcomes == ["applied", "failed", "repeated", "failed", "repeated"]
+    assert await executions(outside, job_id, 3) == ["failed", "failed", "completed"]
+    assert await outside.rows(EFFECTS, job_id) == [(1,)]
     assert (len(outside.mail.received), len(outside.mail.accepted)) == (3, 1)
 
 
@@ -205,8 +280,9 @@ async def test_a_worker_of_mainspring_fires_deadlines_in_one_commit_with_their_j
     async with system.app.worker(queues=["deadlines"]):
         job_id = await system.petitions.deliberate(well.id, soon())
         await until_state(outside, well, "escalated")
-        assert await outside.rows(EXECUTIONS, job_id) == [("applied",)]
+        assert await outside.rows(EFFECTS, job_id) == [(1,)]
         assert await outside.rows("SELECT status FROM petitions.scheduled_jobs WHERE id = %s", job_id) == [
             ("completed",)
         ]
+        assert await executions(outside, job_id, 1) == ["completed"]
         assert await accepted(outside, well) == "“a well” was not decided in time, and is escalated"

@@ -1,5 +1,6 @@
 from examples.petitions.application.ports.halt_checker import HaltCheckerProtocol, HaltStatus
 from examples.petitions.application.ports.job_scheduler import (
+    InvalidRequestError,
     JobNotClaimedError,
     JobReleaseProtocol,
     JobSchedulerProtocol,
@@ -9,16 +10,18 @@ from examples.petitions.application.ports.job_scheduler import (
 from examples.petitions.application.ports.outside import AlertPort, DeadLetterAlert, NotificationPort
 from examples.petitions.application.ports.records import (
     DeadLetterPort,
+    Execution,
     ExecutionAuditPort,
+    ExecutionOutcome,
     Heartbeat,
     HeartbeatPort,
     QueueDepth,
 )
-from examples.petitions.application.ports.unit_of_work import BeginWork, ExecutionLog, PetitionRepository, Work
+from examples.petitions.application.ports.unit_of_work import BeginWork, EffectLog, PetitionRepository, Work
 
 __all__ = [
-    "AlertPort", "BeginWork", "DeadLetterAlert", "DeadLetterPort", "ExecutionAuditPort", "ExecutionLog",
-    "HaltCheckerProtocol", "HaltStatus", "Heartbeat", "HeartbeatPort", "JobNotClaimedError", "JobReleaseProtocol",
-    "JobSchedulerProtocol", "NotificationPort", "PetitionRepository", "QueueDepth", "SystemHaltedError",
-    "UnknownJobTypeError", "Work",
+    "AlertPort", "BeginWork", "DeadLetterAlert", "DeadLetterPort", "EffectLog", "Execution", "ExecutionAuditPort",
+    "ExecutionOutcome", "HaltCheckerProtocol", "HaltStatus", "Heartbeat", "HeartbeatPort", "InvalidRequestError",
+    "JobNotClaimedError", "JobReleaseProtocol", "JobSchedulerProtocol", "NotificationPort", "PetitionRepository",
+    "QueueDepth", "SystemHaltedError", "UnknownJobTypeError", "Work",
 ]  # fmt: skip

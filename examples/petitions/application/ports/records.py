@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Protocol
 from uuid import UUID
 
-from examples.petitions.domain.models import DeadLetterJob, ScheduledJob
+from examples.petitions.domain.models import DeadLetterJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +23,30 @@ class DeadLetterPort(Protocol):
     async def depth(self) -> QueueDepth: ...
 
 
+class ExecutionOutcome(StrEnum):
+    COMPLETED = "completed"
+    FAILED = "failed"  # also by its timeout
+    KILLED = "killed"  # its process died
+    INTERRUPTED = "interrupted"  # its worker stopped before it ended
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One execution of a job that has ended (CT-12)."""
+
+    key: str  # the same whenever this execution is reported
+    job_id: UUID
+    job_type: str
+    outcome: ExecutionOutcome
+    ended_at: datetime
+    error_type: str | None = None
+    reason: str | None = None
+
+
 class ExecutionAuditPort(Protocol):
-    async def failed(self, job: ScheduledJob, reason: str) -> None:
-        """Record an attempt that failed (CT-12). Successful ones are recorded together with their effect."""
+    async def record(self, execution: Execution) -> None:
+        """Record an execution, or raise: the caller tries again. A key that is known adds nothing."""
         ...
 
 

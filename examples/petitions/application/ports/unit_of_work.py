@@ -33,14 +33,14 @@ class PetitionRepository(Protocol):
         ...
 
 
-class ExecutionLog(Protocol):
-    """The audit of every execution (CT-12). A job takes effect once: its second `applied` row is refused."""
+class EffectLog(Protocol):
+    """Which jobs have taken effect. A job takes effect once: its second row is refused."""
 
     async def applied(self, job_id: UUID) -> Sequence[Notice] | None:
         """Return the notices of a job that took effect before; None if it did not."""
         ...
 
-    async def record(self, job: ScheduledJob, outcome: str, notices: Sequence[Notice]) -> None: ...
+    async def record(self, job: ScheduledJob, notices: Sequence[Notice]) -> None: ...
 
 
 class Work(Protocol):
@@ -50,7 +50,7 @@ class Work(Protocol):
     def petitions(self) -> PetitionRepository: ...
 
     @property
-    def executions(self) -> ExecutionLog: ...
+    def effects(self) -> EffectLog: ...
 
     async def schedule(self, job_type: str, payload: dict[str, Any], run_at: datetime) -> UUID:
         """Schedule a deadline that exists if the transaction commits, and only then."""

@@ -64,12 +64,11 @@ async def fire_once(work: Work, deadline: Deadline, job: ScheduledJob) -> Sequen
 
     Return the notices in both cases: the run that died may have died before it sent them.
     """
-    before = await work.executions.applied(job.id)
+    before = await work.effects.applied(job.id)
     if before is not None:
-        await work.executions.record(job, "repeated", ())
         return before
     notices = await deadline.fire(work, job)
-    await work.executions.record(job, "applied", notices)
+    await work.effects.record(job, notices)
     return notices
 
 

@@ -10,7 +10,6 @@ from contextlib import suppress
 import structlog
 
 from examples.petitions.application.ports import (
-    ExecutionAuditPort,
     HaltCheckerProtocol,
     Heartbeat,
     HeartbeatPort,
@@ -45,7 +44,6 @@ class JobWorkerService:
         handlers: Mapping[str, JobHandler],
         *,
         heartbeat: HeartbeatPort,
-        audit: ExecutionAuditPort,
         releaser: JobReleaseProtocol,
         name: str = "job-worker",
         poll_interval: float = 10.0,
@@ -57,7 +55,6 @@ class JobWorkerService:
         self._halt_checker = halt_checker
         self._handlers = dict(handlers)
         self._heartbeat = heartbeat
-        self._audit = audit
         self._releaser = releaser
         self.name = name
         self._poll_interval = poll_interval
@@ -163,8 +160,6 @@ class JobWorkerService:
 
     async def _fail(self, job: ScheduledJob, reason: str) -> None:
         log.warning("job_failed", job_id=str(job.id), job_type=job.job_type, attempt=job.attempts, reason=reason)
-        with suppress(Exception):  # the queue itself also records each attempt
-            await self._audit.failed(job, reason)
         await self._report(job, lambda: self._scheduler.mark_failed(job.id, reason))
 
     async def _report(self, job: ScheduledJob, send: Callable[[], Awaitable[None]]) -> None:

@@ -21,7 +21,7 @@ TABLES = tuple(
     f"mainspring_{name}"
     for name in (
         "jobs", "archive", "payloads", "tags", "attempts", "steps", "dedupe", "counts", "halts", "confirmations",
-        "audit", "audit_jobs", "documents", "changes", "feed", "numbers", "all_jobs", "all_attempts",
+        "audit", "audit_jobs", "documents", "changes", "feed", "numbers", "all_jobs", "dead_letters", "all_attempts",
         "all_steps", "audit_log", "schedules", "migrations",
     )
 )  # fmt: skip

@@ -301,6 +301,25 @@ SELECT id, task, queue, CASE status WHEN 4 THEN 'completed' WHEN 5 THEN 'dead_le
        CASE WHEN keep_dead < 4611686018427387904 THEN keep_dead / 1000.0 END
 FROM mainspring_archive;
 
+-- The dead letters, with the columns of all_jobs. That view computes its status, so a condition on it would read the whole
+-- archive; this one is found by an index.
+CREATE VIEW mainspring_dead_letters AS
+SELECT id, task, queue, 'dead_letter' AS status,
+       CASE priority WHEN 0 THEN 'urgent' WHEN 1 THEN 'high' WHEN 2 THEN 'normal' ELSE 'low' END AS priority,
+       strftime('%Y-%m-%dT%H:%M:%fZ', created_at / 1000.0, 'unixepoch') AS created_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN run_at < 253402214400000 THEN run_at END / 1000.0, 'unixepoch') AS run_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', nullif(started_at, 0) / 1000.0, 'unixepoch') AS started_at, NULL AS timeout_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', finished_at / 1000.0, 'unixepoch') AS finished_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', finished_at / 1000.0, 'unixepoch') AS updated_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN expires_at < 4611686018427387904 THEN expires_at END / 1000.0, 'unixepoch') AS expires_at,
+       attempts, max_attempts, crashes, token, worker, nullif(timeout, 0) / 1000.0 AS timeout, 0 AS cancel, 0 AS aside,
+       NULL AS waits_for, dedupe_key, target_type, target_id, coalesce(tags, '[]') AS tags, options, reason, progress, note,
+       error_type, error, error_code, fingerprint, version,
+       coalesce(payload, (SELECT body FROM mainspring_payloads WHERE job_id = mainspring_archive.id)) AS payload, result,
+       CASE WHEN keep < 4611686018427387904 THEN keep / 1000.0 END AS keep,
+       CASE WHEN keep_dead < 4611686018427387904 THEN keep_dead / 1000.0 END AS keep_dead
+FROM mainspring_archive WHERE status = 5;
+
 -- Each run of a job: those that failed, were released or suspended, and the successful one, which is in the archive.
 CREATE VIEW mainspring_all_attempts AS
 SELECT job_id, number, worker, strftime('%Y-%m-%dT%H:%M:%fZ', started_at / 1000.0, 'unixepoch') AS started_at,

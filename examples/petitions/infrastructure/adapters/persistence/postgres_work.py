@@ -73,25 +73,20 @@ class PostgresPetitions:
         return [Petition(row[0], row[1], PetitionState(row[2])) for row in await found.fetchall()]
 
 
-class PostgresExecutions:
+class PostgresEffects:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     async def applied(self, job_id: UUID) -> Sequence[Notice] | None:
-        found = await self._connection.execute(
-            "SELECT notices FROM petitions.job_executions WHERE job_id = %s AND outcome = 'applied'", [job_id]
-        )
+        found = await self._connection.execute("SELECT notices FROM petitions.job_effects WHERE job_id = %s", [job_id])
         row = await found.fetchone()
         return None if row is None else [Notice(key, UUID(petition), text) for key, petition, text in row[0]]
 
-    async def record(
-        self, job: ScheduledJob, outcome: str, notices: Sequence[Notice] = (), reason: str | None = None
-    ) -> None:
+    async def record(self, job: ScheduledJob, notices: Sequence[Notice]) -> None:
         listed = [[notice.key, str(notice.petition_id), notice.text] for notice in notices]
         await self._connection.execute(
-            "INSERT INTO petitions.job_executions (job_id, job_type, attempt, outcome, reason, notices)"
-            " VALUES (%s, %s, %s, %s, %s, %s)",
-            [job.id, job.job_type, job.attempts, outcome, reason, Jsonb(listed)],
+            "INSERT INTO petitions.job_effects (job_id, job_type, notices) VALUES (%s, %s, %s)",
+            [job.id, job.job_type, Jsonb(listed)],
         )
 
 
@@ -100,7 +95,7 @@ class PostgresWork:
 
     def __init__(self, connection: Connection, scheduler: PostgresJobScheduler) -> None:
         self.petitions = PostgresPetitions(connection)
-        self.executions = PostgresExecutions(connection)
+        self.effects = PostgresEffects(connection)
         self._scheduler = scheduler.within(connection)
 
     async def schedule(self, job_type: str, payload: dict[str, Any], run_at: datetime) -> UUID:
@@ -108,7 +103,7 @@ class PostgresWork:
 
 
 class PostgresDatabase:
-    """Makes transactions, and keeps what does not belong to one."""
+    """Makes transactions."""
 
     def __init__(self, database: str, scheduler: PostgresJobScheduler) -> None:
         self._database = database
@@ -119,8 +114,3 @@ class PostgresDatabase:
         """Begin a transaction. It is committed at the end of the block, and rolled back if the block raises."""
         async with await AsyncConnection.connect(self._database) as connection:
             yield PostgresWork(connection, self._scheduler)
-
-    async def failed(self, job: ScheduledJob, reason: str) -> None:
-        """Record an attempt that failed, as ExecutionAuditPort says."""
-        async with await AsyncConnection.connect(self._database) as connection:
-            await PostgresExecutions(connection).record(job, "failed", reason=reason)

@@ -6,16 +6,26 @@ and whose jobs another worker has by now, cannot mark them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Self
 from uuid import UUID
 
-from examples.petitions.application.ports import JobNotClaimedError, SystemHaltedError, UnknownJobTypeError
+from examples.petitions.application.ports import (
+    InvalidRequestError,
+    JobNotClaimedError,
+    SystemHaltedError,
+    UnknownJobTypeError,
+)
 from examples.petitions.domain.models import JobStatus, ScheduledJob
-from mainspring import IllegalMove, JobNotFound, Lease, Mainspring, SystemHalted, UnknownTask
+from examples.petitions.infrastructure.adapters.scheduling.executions import NOT_BEGUN
+from mainspring import ConfigurationError, JobNotFound, Lease, Mainspring, Status, SystemHalted, UnknownTask
+from mainspring.errors import EditConflict
 from mainspring.leases import Answer
 
 QUEUE = "deadlines"
+WAITING = {Status.PENDING, Status.RETRYING, Status.SUSPENDED}
 JOB_TYPES = ("referral_timeout", "deliberation_timeout")  # `escalation_check` is a schedule, which a worker runs
 
 
@@ -52,26 +62,34 @@ class PostgresJobScheduler:
         return bound
 
     async def schedule(self, job_type: str, payload: dict[str, Any], run_at: datetime) -> UUID:
+        if not isinstance(payload, dict):
+            raise InvalidRequestError(f"the payload must be a dictionary, not {payload!r}")
         target = ("petition", str(payload.get("petition_id", "none")))
-        try:
+        with errors_of_the_port():
             handle = await self._app.enqueue(
                 job_type, payload, run_at=run_at, target=target, connection=self._connection
             )
-        except SystemHalted as error:
-            raise SystemHaltedError(str(error)) from error
-        except UnknownTask as error:
-            raise UnknownJobTypeError(str(error)) from error
         return UUID(handle.id)
 
     async def cancel(self, job_id: UUID) -> bool:
-        """Cancel a job that waits. It stays on record as cancelled, with who cancelled it (CT-12)."""
-        try:
-            return await self._app.jobs.cancel(str(job_id), reason="the deadline was met", actor="petitions")
-        except (JobNotFound, IllegalMove):
-            return False
+        """Cancel a job that waits. It stays on record as cancelled, with who cancelled it (CT-12).
+
+        Mainspring would ask a running job to stop, which would take its retries from it. So the cancellation expects
+        the revision in which the job was seen waiting. If a worker has claimed it since, nothing is changed.
+        """
+        name = str(job_id)
+        while (job := await self._app.jobs.get_or_none(name)) is not None and job.status in WAITING:
+            try:
+                return await self._app.jobs.cancel(
+                    name, reason="the deadline was met", actor="petitions", expect=job.revision
+                )
+            except (EditConflict, JobNotFound):
+                continue  # it was claimed, changed or deleted since: look again
+        return False
 
     async def get_pending_jobs(self, limit: int) -> list[ScheduledJob]:
-        batch = await self._lessee.claim(limit, wait=self._wait)
+        with errors_of_the_port():
+            batch = await self._lessee.claim(limit, wait=self._wait)
         for lost in batch.pulse.lost:
             self._leases.pop(UUID(lost), None)
         self._leases.update({UUID(lease.id): lease for lease in batch})
@@ -81,10 +99,12 @@ class PostgresJobScheduler:
         self._end(job_id, await self._held(job_id).complete())
 
     async def mark_failed(self, job_id: UUID, reason: str) -> None:
+        if not reason:
+            raise InvalidRequestError("the reason is empty; say why the job failed (CT-11)")
         self._end(job_id, await self._held(job_id).fail(reason))
 
     async def release(self, job_id: UUID) -> None:
-        self._end(job_id, await self._held(job_id).release("the system is halted, or the worker stops"))
+        self._end(job_id, await self._held(job_id).release(NOT_BEGUN))
 
     async def heartbeat(self) -> None:
         """Say that this worker lives. Every other call says so too."""
@@ -101,6 +121,19 @@ class PostgresJobScheduler:
         self._leases.pop(job_id, None)
         if not answer.accepted:
             raise JobNotClaimedError(f"job {job_id}: {answer.message}")
+
+
+@contextmanager
+def errors_of_the_port() -> Iterator[None]:
+    """Turn what Mainspring raises into the errors of the port: its callers do not know Mainspring."""
+    try:
+        yield
+    except SystemHalted as error:
+        raise SystemHaltedError(str(error)) from error
+    except UnknownTask as error:
+        raise UnknownJobTypeError(str(error)) from error
+    except (ConfigurationError, ValueError) as error:  # InvalidPayload is a ValueError
+        raise InvalidRequestError(str(error)) from error
 
 
 def job_of(lease: Lease) -> ScheduledJob:

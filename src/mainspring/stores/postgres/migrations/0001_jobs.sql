@@ -461,6 +461,23 @@ SELECT id, task, queue, (ARRAY['completed', 'dead_letter', 'cancelled'])[status 
 FROM {schema}.archive;
 COMMENT ON VIEW {schema}.all_jobs IS 'All jobs, live and finished, with readable names and times.';
 
+-- A view of its own: all_jobs computes its status, so a condition on it would read the whole archive.
+CREATE VIEW {schema}.dead_letters AS
+SELECT id, task, queue, 'dead_letter'::text AS status, (ARRAY['urgent', 'high', 'normal', 'low'])[priority + 1] AS priority,
+       to_timestamp(created_at / 1000.0) AS created_at,
+       to_timestamp(CASE WHEN run_at < 253402214400000 THEN run_at END / 1000.0) AS run_at,
+       to_timestamp(nullif(started_at, 0) / 1000.0) AS started_at, NULL::timestamptz AS timeout_at,
+       to_timestamp(finished_at / 1000.0) AS finished_at, to_timestamp(finished_at / 1000.0) AS updated_at,
+       to_timestamp(CASE WHEN expires_at < 4611686018427387904 THEN expires_at END / 1000.0) AS expires_at, attempts, max_attempts,
+       crashes, token, worker, nullif(timeout, 0) * interval '1 millisecond' AS timeout, false AS cancel, false AS aside,
+       NULL::text AS waits_for, dedupe_key, target_type, target_id, coalesce(tags, '{}'::text[]) AS tags,
+       options::json AS options, reason, progress, note, error_type, error, error_code, fingerprint, version,
+       payload::json AS payload, result::json AS result,
+       CASE WHEN keep < 4611686018427387904 THEN keep * interval '1 millisecond' END AS keep,
+       CASE WHEN keep_dead < 4611686018427387904 THEN keep_dead * interval '1 millisecond' END AS keep_dead
+FROM {schema}.archive WHERE status = 5;
+COMMENT ON VIEW {schema}.dead_letters IS 'The dead letters, with the columns of all_jobs. They are found by an index.';
+
 CREATE VIEW {schema}.all_attempts AS
 SELECT job_id, number, worker, to_timestamp(started_at / 1000.0) AS started_at,
        to_timestamp(finished_at / 1000.0) AS finished_at, (finished_at - started_at) * interval '1 millisecond' AS duration,
