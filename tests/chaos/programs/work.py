@@ -9,7 +9,7 @@ from mainspring.cli import logs
 from mainspring.clock import SETTLE_SECONDS
 from mainspring.job import LIVE
 from mainspring.stores.protocol import Filter
-from mainspring.stores.sqlite import liveness
+from mainspring.stores.sqlite import file_watch, listener
 from mainspring.worker import Worker, outage, program
 from mainspring.worker import worker as worker_module
 from tests.chaos.programs.tasks import Shop, shop_by_wound_clock
@@ -38,8 +38,9 @@ def run(
 
 
 def work_without_polling(folder: str, who: str, **worker: Any) -> int:
-    """What does not wake it does not reach it."""
-    liveness.FOREIGN_WRITE_POLL = 3600.0
+    """It hears of jobs by messages to its socket only: not by looking, and not by writes to the file."""
+    listener.POLL_INTERVAL = 3600.0
+    file_watch.libc = lambda: None
     outage.LONGEST_SLEEP = 3600.0
     return work(folder, who, **worker)
 
