@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +20,7 @@ from mainspring.worker.run import Run, Stop, fields_of
 
 log = get_log("mainspring.worker")
 
+LONGEST_WAIT = 10.0  # seconds that a handler in a thread waits for its report to be written
 WRITE_PAUSE = 0.1  # seconds between two writes of progress; of several reports of a job, only the last is written
 
 
@@ -84,7 +86,8 @@ class Progress:
     def write_last_from_thread(self, run: Run) -> None:
         """Do the same for a handler in a thread. On the event loop do nothing, because it would wait for itself."""
         if threading.get_ident() != self._thread:
-            asyncio.run_coroutine_threadsafe(self.write_last([run]), self._loop).result()
+            with suppress(RuntimeError, TimeoutError):  # the worker has ended, or is too busy
+                asyncio.run_coroutine_threadsafe(self.write_last([run]), self._loop).result(LONGEST_WAIT)
 
     async def _write(self, runs: Sequence[Run]) -> None:
         reports = {run: run.report for run in runs if run.report is not run.reported and run.stop is not Stop.LOST}
