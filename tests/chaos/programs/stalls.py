@@ -107,10 +107,10 @@ def before_telling(store: Any, fuse: Fuse) -> None:
     """The end of a run is committed, with the jobs that become due by it; sleeping workers are not told."""
     if isinstance(store, PostgresStore):
 
-        async def die_first(transaction: Any) -> None:
+        async def die_first(transaction: Any, readers: listen.ReaderNotifier) -> None:
             if transaction.woken:
                 fuse.burn()
-            await listen.tell(transaction)
+            await listen.tell(transaction, readers)
 
         vars(postgres_store)["tell"] = die_first
     else:
