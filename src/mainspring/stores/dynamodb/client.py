@@ -18,15 +18,13 @@ import asyncio
 import contextlib
 import io
 import json
-import math
 import random
-import socket
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -34,9 +32,6 @@ import aiohttp
 from mainspring.errors import ConfigurationError, StoreBusy, StoreError, StoreReadOnly, StoreUnavailable
 from mainspring.log import get_log
 from mainspring.stores.dynamodb.credentials import Credentials, Signer
-
-if TYPE_CHECKING:
-    from aiohttp.abc import ResolveResult  # aiohttp has it since 3.10
 
 log = get_log("mainspring.dynamodb")
 
@@ -59,7 +54,6 @@ CONFLICTS = frozenset({"TransactionConflictException", "TransactionConflict", "T
 STALE_KEYS = frozenset({"ExpiredTokenException", "UnrecognizedClientException", "InvalidSignatureException"})
 
 Item = dict[str, Any]  # attribute values in the API's form
-Addresses = dict[str, list["ResolveResult"]]  # of each host
 
 
 class TableMissing(StoreError):
@@ -105,8 +99,7 @@ class Client:
         self.region = region or self._credentials.region()
         self.endpoint = checked_endpoint(endpoint or self._credentials.endpoint(self.region))
         self._signer = Signer(self.region, urlsplit(self.endpoint).netloc)
-        self.before_end: dict[int, Callable[[], Awaitable[None]]] = {}  # called before an event loop ends
-        self._sessions = Sessions(timeout, self.before_end)
+        self._sessions = Sessions(timeout)
         self._budget = budget
         self.tally: Counter[str] = Counter()  # calls, and setbacks by kind: throttled, conflict, server, network
         self.throttling = Throttling()
@@ -115,26 +108,7 @@ class Client:
         self._logged_at = -LOG_EVERY
 
     async def close(self) -> None:
-        """Close the connections of this event loop."""
         await self._sessions.close()
-
-    def running_loops(self) -> list[asyncio.AbstractEventLoop]:
-        """Return the event loops that have connections and still run."""
-        return self._sessions.running_loops()
-
-    def abandon_connections(self) -> None:
-        """Close the connections of all event loops, at the exit or in a forked child, where no loop can do that."""
-        self._sessions.abandon()
-
-    @contextlib.contextmanager
-    def hurry(self, budget: float) -> Iterator[None]:
-        """Give up calls earlier, and do not log setbacks: the caller logs what comes of them."""
-        usual, logged_at = self._budget, self._logged_at
-        self._budget, self._logged_at = min(usual, budget), math.inf
-        try:
-            yield
-        finally:
-            self._budget, self._logged_at = usual, logged_at
 
     async def call(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
         if self.units is not None and operation in COSTS:
@@ -254,89 +228,35 @@ class Throttling:
             log.info("dynamodb_throttling_over", lasted=lasted, refused=self._refused)
 
 
-class Resolver(aiohttp.ThreadedResolver):
-    """Looks up addresses, and remembers them for the exit of Python, when no thread may start to look them up."""
-
-    def __init__(self, known: Addresses) -> None:
-        super().__init__()
-        self._known = known
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        try:
-            found = self._known[host] = await super().resolve(host, port, family)
-        except RuntimeError as error:
-            if host not in self._known:
-                raise OSError(str(error)) from error
-            return self._known[host]
-        return found
-
-
 class Sessions:
     """HTTP connections: a pool per event loop, because a connection belongs to the loop that opened it."""
 
-    def __init__(self, timeout: float, before_end: Mapping[int, Callable[[], Awaitable[None]]]) -> None:
+    def __init__(self, timeout: float) -> None:
         self._timeout = aiohttp.ClientTimeout(total=timeout)
-        self._before_end = before_end
         self._by_loop: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
-        self._guards: dict[asyncio.AbstractEventLoop, AsyncGenerator[None, None]] = {}
-        self._addresses: Addresses = {}
 
     def mine(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
         session = self._by_loop.get(loop)
         if session is None:
             self._drop_ended_loops()
-            session = self._by_loop[loop] = self._new()
-            self._guards[loop] = guard = self._close_with_loop(loop)
-            with contextlib.suppress(StopIteration):
-                guard.asend(None).send(None)  # runs up to its `yield`
+            session = self._by_loop[loop] = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=IDLE_TIMEOUT),
+                timeout=self._timeout,
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
         return session
 
-    def _new(self) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=MAX_CONNECTIONS, keepalive_timeout=IDLE_TIMEOUT, resolver=Resolver(self._addresses)
-            ),
-            timeout=self._timeout,
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
-
-    async def _close_with_loop(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:
-        """Wait until the event loop ends: `asyncio.run` closes all generators that have begun."""
-        try:
-            yield
-        finally:
-            if self._guards.pop(loop, None) is not None:
-                for write in list(self._before_end.values()):
-                    await write()
-                await self.close()
-
     async def close(self) -> None:
-        loop = asyncio.get_running_loop()
-        if (guard := self._guards.pop(loop, None)) is not None:
-            await guard.aclose()
-        here = self._by_loop.pop(loop, None)
+        here = self._by_loop.pop(asyncio.get_running_loop(), None)
         if here is not None:
             await here.close()
         self._drop_ended_loops()
 
-    def running_loops(self) -> list[asyncio.AbstractEventLoop]:
-        return [loop for loop in list(self._by_loop) if loop.is_running()]
-
-    def abandon(self) -> None:
-        for loop in list(self._by_loop):
-            self._drop(loop)
-
     def _drop_ended_loops(self) -> None:
         for loop in [loop for loop in list(self._by_loop) if loop.is_closed()]:
-            self._drop(loop)
-
-    def _drop(self, loop: asyncio.AbstractEventLoop) -> None:
-        abandon(self._by_loop.pop(loop))
-        self._guards.pop(loop, None)
+            abandon(self._by_loop.pop(loop))
 
 
 def abandon(session: aiohttp.ClientSession) -> None:

@@ -33,9 +33,6 @@ class Counts:
     def add(self, queue: str, status: Status, number: int, day: str = LIVE_DAY) -> None:
         self._pending[queue, day][status.value] += number
 
-    def is_empty(self) -> bool:
-        return not self._pending
-
     def due(self) -> bool:
         return bool(self._pending) and time.monotonic() - self._flushed_at >= FLUSH_EVERY
 

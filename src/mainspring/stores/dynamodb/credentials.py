@@ -7,7 +7,6 @@ sign every kind of request, but is slower.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import hmac
 import os
@@ -61,8 +60,7 @@ class Credentials:
             self._keys = await asyncio.to_thread(self._look, renew=renew)
         elif time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_EVERY
-            with contextlib.suppress(RuntimeError):  # Python exits and starts no threads; these keys are still valid
-                asyncio.get_running_loop().run_in_executor(None, self._renew)
+            asyncio.get_running_loop().run_in_executor(None, self._renew)
         return self._keys
 
     def _renew(self) -> None:

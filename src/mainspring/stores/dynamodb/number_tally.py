@@ -40,9 +40,6 @@ class NumberTally:
         if (measure := ENDS.get(status)) is not None:
             self.add(now, queue, task, measure, None if measure is Measure.CANCELLED else duration)
 
-    def is_empty(self) -> bool:
-        return not self._pending
-
     def due(self) -> bool:
         return bool(self._pending) and time.monotonic() - self._flushed_at >= FLUSH_EVERY
 

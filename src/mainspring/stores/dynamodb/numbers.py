@@ -1,13 +1,13 @@
 """Numbers over time. They are not part of the jobs' writes, so they are an estimate.
 
-Each process counts in memory and adds what it has counted every few seconds, to one of several partitions, and at its
-end (see final_write.py). A process that is killed loses the last seconds. There is an item for each period, queue and
-task, with an attribute for each measure and bucket. The service deletes it when its time is over. A read adds up all
-items of the wanted time.
+Each process counts in memory and adds what it has counted every few seconds, to one of several partitions. A process
+that is killed loses the last seconds. There is an item for each period, queue and task, with an attribute for each
+measure and bucket. The service deletes it when its time is over. A read adds up all items of the wanted time.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 
 from mainspring.errors import StoreError
@@ -38,17 +38,19 @@ Item = tuple[Period, int, str, str]  # a period, its start, a task and a queue
 def settle(table: Table) -> None:
     """Write the numbers in the background if it is time. Call it after each operation."""
     if table.numbers.due():
-        table.in_background(write(table))
+        chore = asyncio.get_running_loop().create_task(write(table))
+        table.chores.add(chore)
+        chore.add_done_callback(table.chores.discard)
 
 
-async def write(table: Table) -> str | None:
-    """Write what was counted; return what went wrong if a part could not be written.
-
-    That part is lost: it may have been written without an answer.
-    """
+async def write(table: Table) -> None:
+    """Write what was counted. What cannot be written is lost: it may have been written without an answer."""
     rows = table.numbers.take()
-    problems = await together([add(table, *row) for row in rows_by_item(rows).items()])
-    return next(filter(None, problems), None)
+    for row in rows_by_item(rows).items():
+        try:
+            await add(table, *row)
+        except StoreError as error:
+            log.debug("numbers_not_written", error=str(error))
 
 
 def rows_by_item(rows: Iterable[Counted]) -> dict[Item, dict[str, int]]:
@@ -60,16 +62,11 @@ def rows_by_item(rows: Iterable[Counted]) -> dict[Item, dict[str, int]]:
     return found
 
 
-async def add(table: Table, item: Item, values: dict[str, int]) -> str | None:
+async def add(table: Table, item: Item, values: dict[str, int]) -> None:
     period, start, task, queue = item
     where = key(f"numbers#{period.name.lower()}#{table.counts.slot}", f"{start:014d}#{queue}#{task}")
     fixed = {"queue": queue, "job_type": task, "ttl": ttl(start + period.length + period.kept)}
-    try:
-        await table.update(update(where, fixed, add=values))
-    except StoreError as error:
-        log.debug("numbers_not_written", error=str(error))
-        return str(error)
-    return None
+    await table.update(update(where, fixed, add=values))
 
 
 async def read(table: Table, query: NumbersQuery) -> list[Figure]:

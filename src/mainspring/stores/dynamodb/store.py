@@ -32,7 +32,6 @@ from mainspring.stores.dynamodb import (
     changes,
     claims,
     documents,
-    final_write,
     halts,
     insertion,
     layout,
@@ -152,7 +151,6 @@ class DynamoStore:
             await self.migrate()
         self.table.shards = await schema.shards_of(self.table, self._wanted_shards)
         self._is_open = True
-        final_write.register(self.table)
 
     async def close(self) -> None:
         await self.table.finish()
@@ -162,7 +160,6 @@ class DynamoStore:
         self.table.local_workers.close()
         await self.client.close()
         self._is_open = False
-        final_write.forget(self.table)
 
     async def version(self) -> int:
         """Return the table's version, or 0 if the table does not exist or Mainspring has not set it up."""

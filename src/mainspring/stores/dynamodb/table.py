@@ -40,7 +40,6 @@ log = get_log("mainspring.dynamodb")
 Action = tuple[str, Mapping[str, Any]]  # one write of a transaction: its kind and the request
 Doubts = dict[tuple[str, int], set[str]]  # (job, token) -> marks of acks that were never answered
 
-CHORE_GRACE_SECONDS = 1.0
 MAX_PARALLEL = 32  # calls at the same time for one operation
 BATCH_GET, BATCH_WRITE, TRANSACTION = 100, 25, 100  # items that the service accepts in one call
 MAX_BYTES = 3 * 2**20  # of one transaction; the service accepts 4 MB
@@ -79,17 +78,6 @@ class Pages:
         return rows
 
 
-class Chore(asyncio.Task[Any]):
-    """A write in the background. When it is cancelled, it has another second to get its answer.
-
-    A cancelled request may have taken effect. To repeat it would count twice, and not to repeat it might not count.
-    """
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        self.get_loop().call_later(CHORE_GRACE_SECONDS, super().cancel, msg)
-        return not self.done()
-
-
 @dataclass(slots=True)
 class Table:
     client: Client
@@ -111,7 +99,7 @@ class Table:
     swept_at: float | None = None  # monotonic time of the last sweep of what is left of deleted jobs
     counts: Counts = field(default_factory=Counts)
     numbers: NumberTally = field(default_factory=NumberTally)
-    chores: set[asyncio.Task[Any]] = field(default_factory=set)
+    chores: set[asyncio.Task[None]] = field(default_factory=set)
     local_workers: LocalWorkers = field(default_factory=LocalWorkers)
     recording: str | None = None  # the life of the feed while changes are recorded, see journal.py; None: they are not
     records_starts: bool = False  # claims are recorded too
@@ -345,8 +333,8 @@ class Table:
         await self.client.back_off(random.uniform(0, longer))  # noqa: S311 - jitter
         return longer
 
-    async def write_counts(self) -> str | None:
-        """Write the counts. If that fails, return why: they are estimates, and are written later, or never."""
+    async def write_counts(self) -> None:
+        """Write the counts. They are estimates: what cannot be written now is written later, or never."""
         tally = self.counts.take()
         for (queue, day), numbers in list(tally.items()):
             where = key(f"counts#{self.counts.slot}", f"{queue}#{day}")
@@ -358,9 +346,8 @@ class Table:
                 if not isinstance(error, StoreError):
                     raise
                 log.debug("counts_not_written", error=str(error))
-                return str(error)
+                return
             del tally[queue, day]
-        return None
 
     async def read_counts(self) -> list[Row]:
         """Return the counts, with all changes of this process."""
@@ -372,21 +359,9 @@ class Table:
     def settle(self) -> None:
         """Write the counts in the background if it is time. Call it after each operation."""
         if self.counts.due():
-            self.in_background(self.write_counts())
-
-    def in_background(self, work: Coroutine[Any, Any, Any]) -> None:
-        chore = Chore(work, loop=asyncio.get_running_loop())
-        self.chores.add(chore)
-        chore.add_done_callback(self.chores.discard)
-
-    def has_counted(self) -> bool:
-        """Return whether this process has counts that are not written, or that are being written now."""
-        return bool(self.chores) or not (self.counts.is_empty() and self.numbers.is_empty())
-
-    def forget_counted(self) -> None:
-        self.chores.clear()
-        self.counts.take()
-        self.numbers.take()
+            chore = asyncio.get_running_loop().create_task(self.write_counts())
+            self.chores.add(chore)
+            chore.add_done_callback(self.chores.discard)
 
     async def finish(self) -> None:
         """Wait for background tasks of this event loop."""
