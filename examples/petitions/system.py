@@ -45,7 +45,7 @@ from mainspring.events import WorkerHeartbeat
 log = structlog.get_logger("petitions")
 
 ALERT, AUDIT = "dead-letter-alert", "execution-audit"  # the durable subscribers
-SUBSCRIBER_PAUSE = 0.02  # seconds between two looks whether the subscribers have begun
+SUBSCRIBER_PAUSE = 0.02  # seconds between two checks that the subscribers have begun
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, Namespace
+from argparse import Namespace
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
@@ -73,7 +73,6 @@ def add_list(failures: Commands) -> None:
 def add_verdict(failures: Commands, name: str, run: Run, help: str, detail: str) -> Parser:
     parser = add_command_about(failures, name, run, help, detail, what=THE_GROUP, by="FINGERPRINT")
     parser.add_argument("--note", default="", help="what to tell readers of the group and of the audit log")
-    parser.add_argument("--reason", dest="note", default="", help=SUPPRESS)  # the name before `--note`
     add_actor_option(parser)
     return parser
 

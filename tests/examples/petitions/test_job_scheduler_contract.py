@@ -112,7 +112,7 @@ async def claim(queue: Queue, job_id: UUID) -> None:
 
 
 async def fail(queue: Queue, job_id: UUID, times: int) -> None:
-    """Claim the job and let it fail, so many times; then make its next attempt due, if there is one."""
+    """Claim the job and let it fail, `times` times. After each failure, make its next attempt due, if it has one."""
     for number in range(1, times + 1):
         await claim(queue, job_id)
         await queue.scheduler.mark_failed(job_id, f"failure {number}")

@@ -58,7 +58,7 @@ async def until_job(outside: Outside, job_id: UUID, status: str) -> None:
 
 
 async def executions(outside: Outside, job_id: UUID, count: int) -> list[str]:
-    """Return how the executions of a job ended, once so many are recorded."""
+    """Wait until `count` executions of the job are recorded; return how each of them ended."""
 
     async def look() -> list[tuple[str]] | None:
         rows = await outside.rows(EXECUTIONS, job_id)

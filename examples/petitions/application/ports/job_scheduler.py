@@ -48,8 +48,8 @@ class JobSchedulerProtocol(Protocol):
     async def cancel(self, job_id: UUID) -> bool:
         """Cancel a job that waits, also one that waits for its retry.
 
-        Return False if there is no such job, or it runs or has finished. A job that runs is left alone: if this attempt
-        fails, the job is retried or becomes a dead letter as usual.
+        Return False if there is no such job, if the job runs, or if it has finished. Nothing is changed then. If the
+        attempt that runs fails, the job is retried or becomes a dead letter as usual.
         """
         ...
 

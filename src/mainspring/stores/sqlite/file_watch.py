@@ -44,7 +44,7 @@ class FileWatch:
         return all(number >= 0 for number in watched)
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for a write since the watch was armed, at most so many seconds; return whether there was one."""
+        """Wait up to `seconds` for a write after the last `arm()`; return whether there was one."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._noticed.wait()
