@@ -6,9 +6,8 @@ import base64
 import builtins
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from hashlib import sha256
 from typing import Any, Protocol, TypeVar
 
@@ -52,17 +51,7 @@ class Verdict:
     state: GroupState
     action: str  # its name in the audit log
     until: Millis | None = None
-
-    def given_to(self, group: GroupData, now: Millis, by: By) -> GroupData:
-        return rules.judged(group, self.state, now, note=by.reason, actor=by.actor, until=self.until)
-
-
-@dataclass(frozen=True, slots=True)
-class Unmute(Verdict):
-    """Ends the mute of a group whose jobs have all succeeded."""
-
-    def given_to(self, group: GroupData, now: Millis, by: By) -> GroupData:
-        return rules.unmuted_by_hand(group, now, note=by.reason, actor=by.actor)
+    automatic: bool = False  # the group would have come to this state by itself
 
 
 class Failures:
@@ -220,8 +209,8 @@ class Failures:
         group = await self._groups.checked(await self._groups.get(self._key(fingerprint)))
         if group.state is not GroupState.MUTED:
             return await self._shown(group)
-        kind = Unmute if group.recovered else Verdict
-        return await self._judge(fingerprint, kind(GroupState.OPEN, "unmute"), note, actor)
+        verdict = Verdict(group.state_after_mute, "unmute", automatic=group.recovered)
+        return await self._judge(fingerprint, verdict, note, actor)
 
     def unmute_sync(self, fingerprint: str, *, note: str = "", actor: str | None = None) -> FailureGroup:
         return self.run(self.unmute(fingerprint, note=note, actor=actor))
@@ -239,7 +228,11 @@ class Failures:
         by = By(actor or whoami(), note)
         until = {} if verdict.until is None else {"until": to_datetime(verdict.until).isoformat()}
         entry = Note(by, f"failure.{verdict.action}", {"fingerprint": checked(fingerprint)} | until)
-        decide = partial(verdict.given_to, by=by)
+
+        def decide(group: GroupData, now: Millis) -> GroupData:
+            after = rules.judged(group, verdict.state, now, note=note, actor=by.actor, until=verdict.until)
+            return replace(after, automatic=verdict.automatic)
+
         return await self._shown(await self._groups.change(self._key(fingerprint), decide, entry))
 
     # -- retrying ---------------------------------------------------------------------------------

@@ -136,11 +136,5 @@ def judged(
     return replace(group, state=state, note=note, actor=actor, changed_at=now, until=until)
 
 
-def unmuted_by_hand(group: GroupData, now: Millis, *, note: str, actor: str) -> GroupData:
-    """End a mute that a person ends: open the group, or resolve it if all its jobs have succeeded meanwhile."""
-    state = group.state_after_mute
-    return replace(judged(group, state, now, note=note, actor=actor), automatic=state is GroupState.RESOLVED)
-
-
 def is_resolved_by_itself(group: GroupData) -> bool:
     return group.state is GroupState.RESOLVED and group.automatic
