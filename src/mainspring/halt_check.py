@@ -124,6 +124,10 @@ class OutsideHalt:
                 return verdict_of(await self._call())
         except TimeoutError:
             return Verdict(error=f"it has not answered within {seconds:g} s")
+        except asyncio.CancelledError as error:
+            if is_being_cancelled():
+                raise
+            return Verdict(error=repr(error))
         except Exception as error:  # noqa: BLE001 - foreign code; `strict` says what an error means
             return Verdict(error=f"{type(error).__name__}: {error}")
 
@@ -142,6 +146,12 @@ class OutsideHalt:
         return await value if inspect.isawaitable(value) else value
 
 
+def is_being_cancelled() -> bool:
+    """Return whether this task is to end; otherwise the check itself raised CancelledError."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def in_daemon_thread(call: Callable[[], Any]) -> asyncio.Future[Any]:
     """Call a function in a thread that cannot keep the process alive if it hangs."""
     loop = asyncio.get_running_loop()
@@ -153,12 +163,19 @@ def in_daemon_thread(call: Callable[[], Any]) -> asyncio.Future[Any]:
         try:
             value = call()
         except BaseException as raised:  # noqa: BLE001 - the caller that awaits the future gets it
-            error = raised if isinstance(raised, Exception) else RuntimeError(repr(raised))
+            error = settable(raised)
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, future, value, error)
 
     threading.Thread(target=work, name="mainspring-halt-check", daemon=True).start()
     return future
+
+
+def settable(raised: BaseException) -> Exception:
+    """Return an error that a future takes. It refuses StopIteration, and would never be done."""
+    if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
+        return raised
+    return RuntimeError(repr(raised))
 
 
 def settle(future: asyncio.Future[Any], value: Any, error: Exception | None) -> None:

@@ -141,6 +141,11 @@ class LiveSettings:
         """Return whether this process has read the settings before, and so has opened the store."""
         return self._store is self._services.store
 
+    async def refresh(self) -> None:
+        """Look again, unless this process has looked a moment ago."""
+        if self.is_stale():
+            await self.look()
+
     async def look(self) -> None:
         """Read the settings if they have changed."""
         store, tick, began = self._services.store, next(self._ticks), since_boot()

@@ -188,8 +188,10 @@ class Task(Generic[P, R, C]):
     def _check_plan(self) -> None:
         """Raise ConfigurationError if the function cannot run steps."""
         if self.chunk is not None or self.signature.context is None:
-            why = "it is a chunk task" if self.chunk is not None else "its function takes no context (ctx: Context)"
-            msg = f"task {self.name!r} cannot run the steps of a plan, because {why}; leave out steps"
+            is_chunk = self.chunk is not None
+            why = "it is a chunk task" if is_chunk else "its function takes no context"
+            instead = "leave out steps" if is_chunk else "add the parameter ctx: Context to it, or leave out steps"
+            msg = f"task {self.name!r} cannot run the steps of a plan, because {why}; {instead}"
             raise ConfigurationError(msg)
 
     def retry_in(self, queue: str) -> Retry:

@@ -20,6 +20,7 @@ from mainspring.leases import (
     Fail,
     Heartbeat,
     Lease,
+    PlannedStep,
     Progress,
     Release,
     Reply,
@@ -340,6 +341,43 @@ async def test_steps_and_progress_outlast_an_attempt(new_app: NewApp) -> None:
         ("send", 2, None),
     ]
     assert (await again.step("bad", {1})).reply is Reply.INVALID
+
+
+async def test_a_lessee_sees_the_plan_of_a_job_and_cannot_leave_it(new_app: NewApp) -> None:
+    app = new_app()
+
+    @app.task(steps=["fetch", "send"])
+    async def render(ctx: Context) -> None: ...
+
+    await render.using(steps={"prepare": 0.2, "render": None}).enqueue()
+    lease = await one(app)
+    assert lease.plan == (PlannedStep("prepare", 0.2), PlannedStep("render"))
+    answer = await lease.step("upload")
+    assert answer.reply is Reply.INVALID
+    assert answer.message.startswith("step 'upload' is not in the job's plan, which has: prepare, render.")
+    assert (await lease.step("prepare", 1)).reply is Reply.OK
+    assert [step.name for step in await lease.steps()] == ["prepare"]
+    await lease.complete()
+
+    await render.enqueue()
+    declared = await one(app)
+    assert declared.plan == (PlannedStep("fetch"), PlannedStep("send"))
+    assert (await declared.step("upload")).reply is Reply.OK  # declared steps do not rule out others
+
+
+async def test_a_failure_follows_the_retry_policy_that_was_set_after_the_claim(
+    new_app: NewApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mainspring.live_settings.FRESH_FOR", 0.0)
+    app, elsewhere = new_app(), new_app()
+    add = tasks_of(app, retry=Retry.fixed(10))
+    tasks_of(elsewhere, retry=Retry.fixed(10))
+    await add.enqueue(a=1)
+    lease = await one(app)
+    await elsewhere.settings.set(task=add.name, retry=Retry.fixed(300))
+    await lease.fail("broken")
+    job = await job_of(app, lease)
+    assert (job.run_at - job.updated_at).total_seconds() == 300
 
 
 async def test_what_a_durable_function_has_saved_and_caught_is_told_with_its_steps(new_app: NewApp) -> None:

@@ -331,7 +331,7 @@ async def test_a_client_that_comes_back_by_a_parameter_resumes(app: Mainspring) 
 async def test_clients_that_leave_and_come_back_lose_repeat_and_reorder_nothing(any_app: Mainspring) -> None:
     """While jobs change, in overlapping transactions on PostgreSQL, each client hops between three processes."""
     rng = random.Random(7)
-    # Ask for starts before the first claim: DynamoDB resets readers if a claim is under way when starts are first asked for.
+    # Ask for starts before the first claim: a claim that is under way when they are first asked for resets DynamoDB.
     start = await start_of(any_app.store, starts=True)
     await worker_of(any_app.store)
     async with AsyncExitStack() as stack:

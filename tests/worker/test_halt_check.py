@@ -197,6 +197,32 @@ async def test_a_check_that_hangs_is_a_halt_and_is_asked_once() -> None:
     await eventually(answers)
 
 
+@pytest.mark.parametrize("error", [StopIteration, asyncio.CancelledError])
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_check_that_raises_a_special_error_has_failed_and_is_asked_again(
+    error: type[BaseException], is_async: bool
+) -> None:
+    errors = [error()]
+
+    def plain() -> bool:
+        if errors:
+            raise errors.pop()
+        return False
+
+    async def coroutine() -> bool:
+        return plain()
+
+    halt = OutsideHalt(HaltCheck(coroutine if is_async else plain, every=0.001, timeout=1.9))
+    verdict = await halt.verdict()
+    assert "not answered" not in verdict.error
+    assert verdict.error
+
+    async def answers() -> bool:
+        return (await halt.verdict()).is_clear
+
+    await eventually(answers)
+
+
 async def test_a_worker_whose_check_hangs_starts_nothing_until_it_answers(new_app: NewApp) -> None:  # noqa: F811
     app, go, ran = new_app(), threading.Event(), []
     follow(app, lambda: not go.wait(DEADLINE), every=0.01, timeout=0.05)

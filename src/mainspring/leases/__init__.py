@@ -6,7 +6,7 @@
 - admission.py, ending.py and report.py use the parts of the worker that decide about the start and the end of a run.
 """
 
-from mainspring.leases.answers import Answer, Pulse, Reply, Report, SavedStep
+from mainspring.leases.answers import Answer, PlannedStep, Pulse, Reply, Report, SavedStep
 from mainspring.leases.api import Leases
 from mainspring.leases.items import Cancelled, Complete, Fail, Heartbeat, Item, Progress, Release, SaveStep, Snooze
 from mainspring.leases.lessee import Batch, Lease, Lessee
@@ -22,6 +22,7 @@ __all__ = [
     "Lease",
     "Leases",
     "Lessee",
+    "PlannedStep",
     "Progress",
     "Pulse",
     "Release",

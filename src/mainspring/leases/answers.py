@@ -71,6 +71,14 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A step of the plan of a leased job."""
+
+    name: str
+    timeout: float | None = None  # seconds that it may take; the lessee sees to it
+
+
+@dataclass(frozen=True, slots=True)
 class SavedStep:
     """A recorded step of a leased job."""
 

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mainspring.clock import Length, delay_of, duration, since_boot, to_datetime
 from mainspring.code_version import checked as checked_version
 from mainspring.errors import ConfigurationError, StoreError
+from mainspring.features.durable.plan import StepPlan
 from mainspring.job import Claim, Job, Status
 from mainspring.json_text import from_json
 from mainspring.leases import admission
-from mainspring.leases.answers import Pulse, Report, SavedStep
+from mainspring.leases.answers import PlannedStep, Pulse, Report, SavedStep
 from mainspring.leases.ears import Ear, Ears
 from mainspring.leases.ending import LeasedRun, claim_of
 from mainspring.leases.items import Item, Release, check_held
@@ -267,8 +268,7 @@ class Leases:
         if not claims.jobs:
             due = claims.next_due
             return [], LONGEST_WAIT if due is None else max(0.0, (due - store.clock.now()) / 1000)
-        if self._runtime.live_settings.is_stale():
-            await self._runtime.live_settings.look()
+        await self._runtime.live_settings.refresh()
         if self._ears.state_changed:
             self._ears.state_changed = False
             await self._runtime.features.state_changed()
@@ -451,8 +451,14 @@ def lease_of(claim: Claim, lessee: Lessee, claimed_at: int) -> Lease:
         dedupe_key=claim.dedupe_key,
         trace=trace_of(claim.options),
         headers=options_of(claim.options).get("headers", {}),
+        plan=plan_of(claim),
         _lessee=lessee,
     )
+
+
+def plan_of(claim: Claim) -> tuple[PlannedStep, ...]:
+    plan = StepPlan.from_options(options_of(claim.options))
+    return tuple(PlannedStep(name, plan.timeout(name)) for name in plan)
 
 
 def checked_id(worker: Any) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from mainspring.clock import Length
 from mainspring.errors import Failure
-from mainspring.leases.answers import Answer, Pulse, Report, SavedStep, as_data
+from mainspring.leases.answers import Answer, PlannedStep, Pulse, Report, SavedStep, as_data
 from mainspring.leases.items import (
     ENDINGS,
     Cancelled,
@@ -51,6 +51,7 @@ class Lease:
     dedupe_key: str | None = None
     trace: Mapping[str, str] = field(default_factory=dict)  # its trace context, such as `traceparent`
     headers: Mapping[str, str] = field(default_factory=dict)  # that its enqueue gave it
+    plan: tuple[PlannedStep, ...] = ()  # the steps that its enqueue asked for, or its task declared, in order
     _lessee: Lessee | None = field(default=None, repr=False, compare=False)
 
     def to_data(self) -> dict[str, Any]:

@@ -10,12 +10,13 @@ from mainspring.clock import to_datetime
 from mainspring.errors import MainspringError, StoreError
 from mainspring.feature import Features
 from mainspring.features.durable.journal import FAILED, calls_in, kind_of
+from mainspring.features.durable.plan import StepPlan
 from mainspring.features.durable.saved import saved_in
 from mainspring.job import Claim, Job, Outcome, ProgressReport, Save, Status, Step
 from mainspring.json_text import from_json
 from mainspring.leases.answers import Answer, Reply, SavedStep
 from mainspring.leases.ending import LeasedRun, outcome_of, text_of
-from mainspring.leases.items import ENDINGS, Complete, Item, Progress, SaveStep
+from mainspring.leases.items import ENDINGS, Complete, Fail, Item, Progress, SaveStep
 from mainspring.log import get_log
 from mainspring.names import showable
 from mainspring.runtime import Runtime
@@ -66,7 +67,7 @@ class Reporter:
         by_number |= await self._progress({n: i for n in open_ if isinstance(i := items[n], Progress)}, cancelled, jobs)
         for number in open_:
             if isinstance(item := items[number], SaveStep):
-                by_number[number] = await self._save(item, cancelled)
+                by_number[number] = await self._save(item, jobs[item.job_id], cancelled)
         by_number |= await self._end(worker, {n: items[n] for n in open_ if isinstance(items[n], ENDINGS)}, jobs)
         return [by_number[number] for number in range(len(items))]
 
@@ -89,13 +90,14 @@ class Reporter:
         rules = self._runtime.services.redaction
         return rules.hide_stored([(job.payload, job.headers)], job.task)(note) if note else note
 
-    async def _save(self, item: SaveStep, cancelled: Mapping[str, str]) -> Answer:
+    async def _save(self, item: SaveStep, job: Job, cancelled: Mapping[str, str]) -> Answer:
         store = self._runtime.store
         known = {step.name: step for step in await store.steps(item.job_id)}
         before = known.get(item.name)
         if before is not None and kind_of(before) != "step":
             return invalid(item, f"{item.name!r} is a {kind_of(before)} of a durable function; choose another name")
         try:
+            StepPlan.from_options(job.options).check(item.name)
             text = text_of(item.output, f"the output of step {item.name!r}")
         except MainspringError as error:
             return invalid(item, str(error))
@@ -116,6 +118,8 @@ class Reporter:
     async def _end(self, worker: str, items: Mapping[int, Item], jobs: Mapping[str, Job]) -> dict[int, Answer]:
         ended: dict[int, tuple[LeasedRun, Outcome]] = {}
         answers: dict[int, Answer] = {}
+        if any(isinstance(item, Fail) for item in items.values()):
+            await self._runtime.live_settings.refresh()  # the retry policy may have been changed since the claim
         now = self._runtime.store.clock.now()
         for number, item in items.items():
             job = jobs[item.job_id]

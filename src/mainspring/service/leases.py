@@ -196,6 +196,7 @@ def lease_data(lease: Lease, steps: Sequence[SavedStep]) -> dict[str, Any]:
         "suspect": lease.suspect,
         "trace": dict(lease.trace),
         "headers": dict(lease.headers),
+        "plan": [{"name": step.name, "timeout": step.timeout} for step in lease.plan],
         "steps": [step_data(step) for step in steps],
     }
 

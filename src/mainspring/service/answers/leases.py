@@ -23,6 +23,13 @@ class LeaseStepView(View):
     finished_at: Moment | None
 
 
+class PlannedStepView(View):
+    """A step that the job is to run."""
+
+    name: str
+    timeout: float | None = Field(description="seconds that it may take; the worker sees to it")
+
+
 class LeaseView(View):
     """A job that the worker has now."""
 
@@ -39,6 +46,9 @@ class LeaseView(View):
     suspect: bool = Field(description="a worker died with it before: run it alone")
     trace: dict[str, str] = Field(description="its trace context, such as `traceparent`: headers for your tracer")
     headers: dict[str, str] = Field(description="headers that its enqueue gave it, such as a tenant")
+    plan: list[PlannedStepView] = Field(
+        description="the steps that its enqueue asked for, in order; without such a plan, those that its task declares"
+    )
     steps: list[LeaseStepView] = Field(description="steps that earlier attempts recorded: skip what is done")
 
 
