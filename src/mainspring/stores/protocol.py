@@ -183,6 +183,7 @@ class Filter:
     finished_after: datetime | None = None
     finished_before: datetime | None = None
     changed_after: datetime | None = None  # inclusive; see Job.updated_at
+    changed_before: datetime | None = None  # exclusive: jobs that have not changed since
     operation: str | None = None  # changed by this operation of the audit log; not on DynamoDB
     payload: Mapping[str, Any] = field(default_factory=dict)  # "guest.id" -> equal JSON value
     within: tuple[str, ...] = ()  # besides `queues`: one of these patterns must fit the queue, see queue_patterns.py
