@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import re
 import socket
 from collections.abc import Iterator
-from datetime import timedelta
+from dataclasses import fields
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from pydantic import BaseModel
 from mainspring import Filter, Mainspring, Priority, Retry, Status
 from mainspring.errors import ConfigurationError, DedupeConflict, IllegalMove, InvalidPayload, JobNotFound
 from mainspring.services import whoami
+from mainspring.stores.protocol import AuditFilter
 from mainspring.testing import Kit, manual
 
 app = Mainspring("memory://")
@@ -88,8 +91,18 @@ def test_a_filter_knows_the_statuses() -> None:
         Filter(statuses=("done",))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("moment", ["yesterday", 5, date(2026, 1, 19)])
+def test_filters_take_datetimes_only(moment: Any) -> None:
+    names = [field.name for field in fields(Filter) if field.name.endswith(("_after", "_before"))]
+    assert len(names) == 8
+    for kind, name in [*((Filter, name) for name in names), (AuditFilter, "since"), (AuditFilter, "until")]:
+        message = rf"{name} of an? {kind.__name__} must be a datetime with a time zone, not {re.escape(repr(moment))}"
+        with pytest.raises(ConfigurationError, match=message):
+            kind(**{name: moment})
+
+
 async def test_wrong_arguments_of_counts_and_completions_are_named(kit: Kit) -> None:
-    with pytest.raises(ConfigurationError, match="cap is 0; give a whole number of at least 1"):
+    with pytest.raises(ConfigurationError, match="cap is 0; give a whole number from 1"):
         await kit.app.jobs.count(cap=0)
     for what in ("queue", "task", "tag", "error_type", "payload_key"):
         with pytest.raises(ConfigurationError, match="prefix is None; give the text"):

@@ -215,12 +215,17 @@ def to_datetime(millis: Millis) -> datetime:
     return EPOCH + timedelta(milliseconds=max(FIRST_SHOWN, min(millis, LAST_SHOWN)))
 
 
-def check_moment(moment: datetime, what: str) -> datetime:
-    """Raise ConfigurationError for a time so far away that arithmetic with time zones and delays could overflow."""
+def check_datetime(moment: Any, what: str) -> None:
+    """Raise if this is not a datetime with a time zone."""
     if not isinstance(moment, datetime):
         msg = f"{what} must be a datetime with a time zone, not {shown(moment)}"
         raise ConfigurationError(msg)
     to_millis(moment)
+
+
+def check_moment(moment: datetime, what: str) -> datetime:
+    """Raise ConfigurationError for a time so far away that arithmetic with time zones and delays could overflow."""
+    check_datetime(moment, what)
     if not FIRST_YEAR <= moment.year < END_YEAR:
         msg = (
             f"{what} is {moment.isoformat()}; give a time from the year {FIRST_YEAR} on and before the year {END_YEAR}"

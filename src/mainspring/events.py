@@ -34,7 +34,7 @@
 | BreakerClosed      | a circuit breaker is closed again                                   |
 | TaskUnknown        | jobs are due whose task no live worker of their queue knows         |
 | SubscriberReset    | a durable subscriber missed changes: the feed has them no longer    |
-| JobsRecovered      | dead letters of a task were retried by its recovery                 |
+| JobsRecovered      | a recovery retried a task's dead letters, or left more of them      |
 | Halted, Resumed    | the system, or with `queue` one queue, was halted or resumed        |
 
 Subscribers do not hold up the work. Coroutines run on the event loop that emitted the event. Plain functions run in

@@ -13,7 +13,7 @@ from mainspring.bulk.api import ActionName
 from mainspring.bulk.change import COLLECTION, BulkChange, BulkState, filter_data, filter_of, from_data, to_data
 from mainspring.bulk.timer import COUNT_LEASE, STEP_LEASE, BulkTimer
 from mainspring.errors import BulkNotFound, ConfigurationError, CountMoved, Failure, IllegalMove, StoreUnavailable
-from mainspring.job import TRANSITIONS, Move, Outcome, Status
+from mainspring.job import TRANSITIONS, Claim, Move, Outcome, Status
 from mainspring.stores.dynamodb import DynamoStore
 from mainspring.stores.protocol import Action, CappedCount, Changed, Filter, Store, Want
 from mainspring.stores.sqlite import MemoryStore, SqliteStore
@@ -195,6 +195,17 @@ class TestMoreJobsThanARequestCounts:
         done = await app.bulk.get(change.id)
         assert (done.state, done.total, done.changed) == (BulkState.DONE, JOBS, JOBS)
 
+    async def test_a_job_that_ends_before_the_count_is_left_alone(self, app: Mainspring, clock: ManualClock) -> None:
+        running = await claim_new(app)
+        clock.advance(1)
+        change = await app.bulk.start("delete", ALL, expect=JOBS)
+        clock.advance(1)
+        await end(app, running, Move.DONE)
+        await step(app)
+        done = await app.bulk.get(change.id)
+        assert (done.state, done.total, done.changed) == (BulkState.DONE, JOBS, JOBS)
+        assert (await app.jobs.get(running.id)).status is Status.COMPLETED
+
     async def test_queues_and_statuses_are_counted_by_the_stores_counters(self, app: Mainspring) -> None:
         if isinstance(app.store, DynamoStore):
             pytest.skip("its counters lag")
@@ -259,6 +270,80 @@ async def test_jobs_that_come_later_are_left_alone(app: Mainspring, clock: Manua
         clock.advance(1)
         await step(app)
     assert await app.jobs.count() == 1
+
+
+@pytest.mark.parametrize("move", [Move.DONE, Move.DEAD, Move.RETRY, Move.SNOOZE])
+@pytest.mark.parametrize("action", ["delete", "retry"])
+async def test_a_job_that_runs_at_the_start_is_left_alone(
+    app: Mainspring, clock: ManualClock, action: ActionName, move: Move
+) -> None:
+    """It ends in a status that the action can change, before its page is reached."""
+    if action == "retry":
+        await app.jobs.cancel_where(ALL)
+    running = await claim_new(app)
+    clock.advance(1)
+    assert (await app.bulk.start(action, Filter(), dry_run=True)).total == JOBS
+    change = await app.bulk.start(action, Filter(), pace=60, expect=JOBS)
+    await step(app)
+    clock.advance(1)
+    await end(app, running, move)
+    await step_to_the_end(app, clock)
+    done = await app.bulk.get(change.id)
+    assert (done.state, done.total, done.changed, done.looked_at) == (BulkState.DONE, JOBS, JOBS, JOBS)
+    assert (await app.jobs.get(running.id)).status is TRANSITIONS[Status.RUNNING][move]
+
+
+@pytest.mark.parametrize("action", ["delete", "retry"])
+async def test_a_job_that_another_person_has_retried_is_left_alone(
+    app: Mainspring, clock: ManualClock, action: ActionName
+) -> None:
+    await app.jobs.cancel_where(ALL)
+    other = (await app.jobs.find(ALL, limit=1)).jobs[0].id
+    clock.advance(1)
+    change = await app.bulk.start(action, ALL, pace=60)
+    await step(app)
+    clock.advance(1)
+    await app.jobs.retry(other)
+    await app.jobs.cancel(other)
+    await step_to_the_end(app, clock)
+    assert (await app.bulk.get(change.id)).changed == JOBS - 1
+    assert (await app.jobs.get(other)).status is Status.CANCELLED
+
+
+async def test_a_cancellation_takes_jobs_that_have_started_since(app: Mainspring, clock: ManualClock) -> None:
+    waiting = await app.tasks["greet"].enqueue(name="last")
+    clock.advance(1)
+    change = await app.bulk.start("cancel", ALL, pace=60, expect=JOBS + 1)
+    await step(app)
+    clock.advance(1)
+    assert (await claim(app)).id == waiting.id
+    await step_to_the_end(app, clock)
+    assert (await app.bulk.get(change.id)).changed == JOBS + 1
+    assert (await app.jobs.get(waiting.id)).cancel_requested
+
+
+async def claim_new(app: Mainspring) -> Claim:
+    await app.tasks["greet"].enqueue(name="running")
+    return await claim(app)
+
+
+async def claim(app: Mainspring) -> Claim:
+    await join(app.store, "w1")
+    (claimed,) = (await app.store.claim("w1", [Want("default", 1)])).jobs
+    return claimed
+
+
+async def end(app: Mainspring, claimed: Claim, move: Move) -> None:
+    failure = Failure("ValueError", "boom") if move in {Move.DEAD, Move.RETRY} else None
+    delay = 0 if move in {Move.DONE, Move.DEAD} else 3_600_000
+    await app.store.ack([Outcome(claimed.id, claimed.token, move, failure=failure, delay=delay, ref=claimed.ref)])
+    await app.store.leave("w1")
+
+
+async def step_to_the_end(app: Mainspring, clock: ManualClock) -> None:
+    for _ in range(3):
+        clock.advance(1)
+        await step(app)
 
 
 async def test_a_step_that_was_cut_off_is_repeated_without_repeating_work(app: Mainspring, clock: ManualClock) -> None:

@@ -158,11 +158,13 @@ class BoundTests:
         await store.load(Kind.LIVE, [{**record, "key": other, "id": other, "run_at": moment, "created_at": moment}])
         await reads(store, odd, fine, other)
 
-    async def test_an_empty_page_is_refused(self, store: Store) -> None:
+    async def test_a_page_of_no_possible_size_is_refused(self, store: Store) -> None:
         await put(store)
-        for limit in (0, -1):
-            with pytest.raises(ConfigurationError, match="at least 1"):
+        for limit in (0, -1, True, 2**31):
+            with pytest.raises(ConfigurationError, match=r"limit is .*; give a whole number from 1 to 2,147,483,647"):
                 await store.find(Filter(), limit=limit)
+            with pytest.raises(ConfigurationError, match=r"cap is .*; give a whole number from 1 to 2,147,483,647"):
+                await store.count_up_to(Filter(), limit)
 
     @pytest.mark.parametrize("cursor", ["", "x", "'; DROP TABLE jobs", "0" * 36, "\0", "\ud800"])
     async def test_an_invalid_cursor_is_refused(self, store: Store, cursor: str) -> None:

@@ -199,7 +199,7 @@ bad_jobs = st.sampled_from(
 few_jobs = st.lists(new_jobs, max_size=2)
 FILTERS = (
     "one", "one", "one", "two", "status", "queue", "task", "tags", "target", "key", "payload", "worker", "error",
-    "created", "due", "finished", "all",
+    "created", "due", "finished", "changed", "all",
 )  # fmt: skip
 filters = st.tuples(st.sampled_from(FILTERS), some)
 outcomes = st.fixed_dictionaries(
@@ -399,6 +399,7 @@ class Comparison:
             "created": {"created_before": now, "statuses": (statuses[which % len(statuses)],)},
             "due": {"due_before": now, "queues": ("a",)},
             "finished": {"finished_before": now, "tasks": ("greet",)},
+            "changed": {"changed_before": now},
             "all": {},
         }
         return Filter(**found[kind])

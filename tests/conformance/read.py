@@ -68,7 +68,7 @@ BY_FIELD: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "payload beside nul": ({"payload": {"a": 1}}, {"payload": '{"a": 1}'}, {"payload": '{"a": "\\u0000"}'}),
 }
 
-BY_TIME = [("created_after", "created_before"), ("due_after", "due_before"), ("finished_after", "finished_before")]
+BY_TIME = [(f"{what}_after", f"{what}_before") for what in ("created", "due", "finished", "changed")]
 
 Tally = dict[tuple[str, Status], int]
 

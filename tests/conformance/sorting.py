@@ -9,6 +9,7 @@ import pytest
 
 from mainspring.errors import ConfigurationError, Failure, InvalidCursor
 from mainspring.job import Move, ProgressReport, Status
+from mainspring.stores.documents import By
 from mainspring.stores.protocol import Action, CappedCount, Completable, Filter, Sort, Store
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
@@ -279,3 +280,17 @@ class SortingTests(StoreScenario):
         assert await listed(store, Sort.FINISHED, changed_after=since) == [held.id]
         assert await store.count(Filter(changed_after=since)) == 3
         assert await store.count_up_to(Filter(changed_after=since), 2) == CappedCount(2, exact=False)
+
+    async def test_a_filter_finds_what_has_not_changed_since(self, store: Store, clock: ManualClock) -> None:
+        done, waiting = await job_in(store, Status.COMPLETED), await put(store, delay=3_600_000)
+        edited, held = await put(store, delay=3_600_000), await running(store)
+        clock.advance(60)
+        since = at(clock)
+        await by_hand(store, Action.EDIT, edited, priority=0)
+        await end(store, held, Move.DONE)
+        assert set(await listed(store, Sort.CREATED, changed_before=since)) == {done, waiting}
+        assert await listed(store, Sort.FINISHED, changed_before=since) == [done]
+        assert await store.count(Filter(changed_before=since)) == 2
+        assert await store.count_up_to(Filter(changed_before=since), 2) == CappedCount(2, exact=True)
+        changed = await store.change(Action.DELETE, Filter(changed_before=since), By("ana"))
+        assert set(changed.ids) == {done, waiting}

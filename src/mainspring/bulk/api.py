@@ -87,9 +87,9 @@ class Bulk:
         chosen, now = action_of(action), self._services.now()
         check_numbers(expect, pace, canary)
         where = self._changeable(chosen, where)
-        total = await count(self._services.store, where, now)
+        total = await count(self._services.store, chosen, where, now)
         asked = BulkChange(
-            new_id(), chosen, narrowed(where, now), actor or whoami(), reason, BulkState.COUNTING, 0, now,
+            new_id(), chosen, narrowed(chosen, where, now), actor or whoami(), reason, BulkState.COUNTING, 0, now,
             pace=pace, canary=canary, expect=expect, dry_run=dry_run,
         )  # fmt: skip
         change = asked.begun(total, now)
@@ -99,7 +99,8 @@ class Bulk:
 
     async def count(self, action: Action | ActionName, where: Filter) -> CappedCount:
         """Count the jobs that a bulk change would change, in bounded time."""
-        return await count(self._services.store, self._changeable(action_of(action), where), self._services.now())
+        chosen, now = action_of(action), self._services.now()
+        return await count(self._services.store, chosen, self._changeable(chosen, where), now)
 
     def _changeable(self, action: Action, where: Filter) -> Filter:
         return changeable(action, replace(where, within=self._within) if self._within else where)
@@ -194,7 +195,7 @@ class Bulk:
         return Note(By(actor, reason, change.id), action, {**detail, **({"dry_run": True} if change.dry_run else {})})
 
 
-async def count(store: Store, where: Filter, now: datetime) -> CappedCount:
+async def count(store: Store, action: Action, where: Filter, now: datetime) -> CappedCount:
     """Count the jobs in bounded time: by the store's counters if the filter has only queues and statuses.
 
     The counters include jobs of this millisecond, which the change leaves alone.
@@ -203,13 +204,14 @@ async def count(store: Store, where: Filter, now: datetime) -> CappedCount:
         return CappedCount(0, exact=True)
     if where == Filter(queues=where.queues, statuses=where.statuses, within=where.within):
         return await store.count_up_to(where, COUNT_CAP)
-    found = await store.count_up_to(narrowed(where, now), COUNT_CAP)
+    bounded = narrowed(action, where, now)
+    found = await store.count_up_to(bounded, COUNT_CAP)
     if found.exact:
         return found
     everything = await store.count_up_to(of_same_tables(where), COUNT_CAP)
     if not everything.exact or everything.value > COUNT_CAP:
         return found
-    return CappedCount(await store.count(narrowed(where, now)), exact=True)
+    return CappedCount(await store.count(bounded), exact=True)
 
 
 def of_same_tables(where: Filter) -> Filter:

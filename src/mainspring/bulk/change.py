@@ -10,7 +10,7 @@ from typing import Any
 
 from mainspring.clock import Millis, to_datetime
 from mainspring.errors import CountMoved
-from mainspring.job import FINISHED, Status
+from mainspring.job import Status
 from mainspring.stores.documents import Key
 from mainspring.stores.engine.change import ALLOWED
 from mainspring.stores.protocol import Action, CappedCount, Filter
@@ -106,16 +106,17 @@ def changeable(action: Action, where: Filter) -> Filter:
     return replace(where, statuses=tuple(s for s in where.statuses or tuple(Status) if s in ALLOWED[action]))
 
 
-def narrowed(where: Filter, now: datetime) -> Filter:
-    """Return the filter for jobs that exist now.
+def narrowed(action: Action, where: Filter, now: datetime) -> Filter:
+    """Return the filter for jobs that match now.
 
-    Finished jobs must have finished before: a job that ends later did not match at the start.
+    A job that changes later may not match now: it may run, and become a dead letter later. Deleting it would lose its
+    result, and retrying it would run it once more. A cancellation takes jobs that change later: a job that waits now is
+    to be cancelled although it has started.
     """
-    chosen = where.statuses
     if where.created_before is None or where.created_before > now:
         where = replace(where, created_before=now)
-    if chosen and FINISHED.issuperset(chosen) and (where.finished_before is None or where.finished_before > now):
-        where = replace(where, finished_before=now + timedelta(milliseconds=1))
+    if action is not Action.CANCEL and (where.changed_before is None or where.changed_before > now):
+        where = replace(where, changed_before=now + timedelta(milliseconds=1))
     return where
 
 

@@ -112,7 +112,7 @@ def require_dead(app: Mainspring, job_id: str) -> Job:
 
 RECOVERIES = [
     Column("TASK", least=8),
-    Column("LAST FOUND"),
+    Column("LAST TIME"),
     Column("RECOVERED", right=True),
     Column("EXHAUSTED", right=True),
     Column("IN ALL", right=True),

@@ -111,6 +111,7 @@ class JobConditions(TypedDict, total=False):
     finished_after: datetime | None
     finished_before: datetime | None
     changed_after: datetime | None
+    changed_before: datetime | None
     payload: Mapping[str, Any]
 
 

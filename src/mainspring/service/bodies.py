@@ -253,6 +253,7 @@ class JobConditions(Body):
     finished_after: Instant | None = None
     finished_before: Instant | None = None
     changed_after: Instant | None = None
+    changed_before: Instant | None = None
     payload: list[str] = Field(
         default=[], description="`path=value`, each path once; the value as JSON or as text: `guest.id=7`"
     )
@@ -278,6 +279,7 @@ class JobConditions(Body):
             finished_after=self.finished_after,
             finished_before=self.finished_before,
             changed_after=self.changed_after,
+            changed_before=self.changed_before,
         )
 
 

@@ -35,8 +35,8 @@ def page_request(where: Filter, order: Order, limit: Any, cursor: Any) -> PageRe
 
 
 def check_limit(limit: Any, what: str = "limit") -> None:
-    if not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
-        msg = f"{what} is {shown(limit)}; give a whole number of at least 1"
+    if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
+        msg = f"{what} is {shown(limit)}; give a whole number from 1 to {MAX_LIMIT:,}"
         raise ConfigurationError(msg)
 
 

@@ -32,7 +32,7 @@ from datetime import datetime
 from enum import Flag, StrEnum, auto
 from typing import Any, Protocol, runtime_checkable
 
-from mainspring.clock import Clock, Millis, to_millis
+from mainspring.clock import Clock, Millis, check_datetime, to_millis
 from mainspring.errors import ConfigurationError, Failure
 from mainspring.job import (
     Attempt,
@@ -183,6 +183,7 @@ class Filter:
     finished_after: datetime | None = None
     finished_before: datetime | None = None
     changed_after: datetime | None = None  # inclusive; see Job.updated_at
+    changed_before: datetime | None = None  # exclusive: jobs that have not changed since
     operation: str | None = None  # changed by this operation of the audit log; not on DynamoDB
     payload: Mapping[str, Any] = field(default_factory=dict)  # "guest.id" -> equal JSON value
     within: tuple[str, ...] = ()  # besides `queues`: one of these patterns must fit the queue, see queue_patterns.py
@@ -199,6 +200,7 @@ class Filter:
             msg = f"{unknown[0]!r} is not a status; use any of {', '.join(Status)}"
             raise ConfigurationError(msg)
         self._check_texts()
+        self._check_times()
         for path, value in self.payload.items():
             check_searched(path, "the path of a payload filter")
             _check_searched_value(path, value)
@@ -210,6 +212,12 @@ class Filter:
         for name in ("target_type", "target_id", "dedupe_key", "worker", "error_type", "fingerprint", "operation"):
             if (text := getattr(self, name)) is not None:
                 check_searched(text, f"{name} of a Filter")
+
+    def _check_times(self) -> None:
+        for field_name in ("created", "due", "finished", "changed"):
+            for name in (f"{field_name}_after", f"{field_name}_before"):
+                if (moment := getattr(self, name)) is not None:
+                    check_datetime(moment, f"{name} of a Filter")
 
 
 def _check_searched_value(path: str, value: Any) -> None:
@@ -390,6 +398,9 @@ class AuditFilter:
         for name in ("actor", "action", "job", "operation"):
             if (text := getattr(self, name)) is not None:
                 check_searched(text, f"{name} of an AuditFilter")
+        for name in ("since", "until"):
+            if (moment := getattr(self, name)) is not None:
+                check_datetime(moment, f"{name} of an AuditFilter")
 
 
 AUDIT_RETENTION: Millis = 400 * 86_400_000

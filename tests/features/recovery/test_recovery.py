@@ -113,16 +113,45 @@ async def test_the_store_keeps_what_was_recovered(new_app: NewApp) -> None:
         assert (first.task, first.recovered, first.exhausted, first.total) == ("send", 3, 0, 3)
         await kit.time.advance(minutes=10)
         (second,) = await app.recoveries()
-        assert (second.recovered, second.exhausted, second.total) == (0, 3, 3)
-        assert second.fired_at == second.recovered_at
-        assert first.recovered_at is not None
-        assert second.recovered_at is not None
-        assert first.recovered_at < second.recovered_at <= app.now()
+        assert (second.recovered, second.exhausted, second.total) == (3, 3, 3)
+        assert second.fired_at is not None
+        assert first.recovered_at == second.recovered_at is not None
+        assert second.recovered_at < second.fired_at <= app.now()
         assert second.next_at is not None
         assert second.next_at > app.now()
         where = ChangeFilter(kinds=(ChangeKind.DOCUMENT,))
         told = (await app.store.changes(cursor)).changes(where, Cursor.parse(cursor))
         assert [(change.data or {})["collection"] for change in told] == ["recovery", "recovery"]
+
+
+async def test_a_look_that_finds_nothing_new_is_not_reported(new_app: NewApp, caplog: pytest.LogCaptureFixture) -> None:
+    app = new_app()
+
+    @app.task(max_attempts=1, recover=Recover(within=timedelta(hours=2), every=600, max_times=2))
+    async def send() -> None:
+        raise OSError("down")
+
+    caplog.set_level("INFO", "mainspring.recovery")
+    async with manual(app, start=START) as kit:
+        told, cursor = recording(app), await app.changes().begin()
+        await send.enqueue()
+        await kit.drain()
+        await kit.time.advance(hours=1)
+        assert told == [("send", 1, 0), ("send", 1, 0), ("send", 0, 1)]
+        (known,) = await app.recoveries()
+        assert (known.recovered, known.exhausted, known.total) == (1, 1, 2)
+        assert known.recovered_at is not None
+        assert known.recovered_at < app.now() - timedelta(minutes=30)
+        await send.enqueue()
+        await kit.drain()
+        await kit.time.advance(hours=1)
+        assert told[3:] == [("send", 1, 1), ("send", 1, 1), ("send", 0, 2)]
+        await kit.time.advance(hours=3)
+        assert len(told) == sum(line.startswith("jobs_recovered") for line in caplog.messages) == 6
+        (known,) = await app.recoveries()
+        assert (known.recovered, known.exhausted, known.total) == (1, 0, 4), "the window of both has passed"
+        where = ChangeFilter(kinds=(ChangeKind.DOCUMENT,))
+        assert len(list((await app.store.changes(cursor)).changes(where, Cursor.parse(cursor)))) == 8
 
 
 async def test_recovery_waits_until_the_breaker_of_the_task_closes(new_app: NewApp) -> None:

@@ -21,9 +21,9 @@ class Recovery:
     task: str
     fired_ms: Millis = 0
     next_at: datetime | None = None
-    recovered_at: datetime | None = None  # when it last found jobs
+    recovered_at: datetime | None = None  # when it last retried jobs
     recovered: int = 0  # jobs that it retried then
-    exhausted: int = 0  # jobs that it left then, because they were recovered `max_times` times
+    exhausted: int = 0  # jobs that it left at its last look, because they were recovered `max_times` times
     total: int = 0  # jobs that it has retried in all
 
     @property
@@ -52,8 +52,11 @@ class Recovery:
         return replace(self, fired_ms=now)
 
     def with_result(self, now: Millis, recovered: int, exhausted: int) -> Recovery:
-        total = self.total + recovered
-        return replace(self, recovered_at=to_datetime(now), recovered=recovered, exhausted=exhausted, total=total)
+        """Return it after a look. One that retried nothing keeps the numbers of the last time that did."""
+        looked = replace(self, exhausted=exhausted)
+        if not recovered:
+            return looked
+        return replace(looked, recovered_at=to_datetime(now), recovered=recovered, total=self.total + recovered)
 
 
 async def recoveries(services: Services) -> list[Recovery]:

@@ -88,15 +88,16 @@ class RecoveryTimer(Timer):
 
     async def _fire(self, document: Document, recover: Recover, now: Millis) -> None:
         """Take the document, recover jobs, and write down how many. Do nothing if another process has taken it."""
-        known, due_at = Recovery.of(document), now + duration(recover.every)
-        taken = await self._write(document.key, known.fired(now).to_data(), document.version, due_at)
+        known, due_at = Recovery.of(document).fired(now), now + duration(recover.every)
+        taken = await self._write(document.key, known.to_data(), document.version, due_at)
         if taken is None:
             return
         task = document.key.id
         tally = await self._recover(task, recover, now)
-        if tally.recovered or tally.exhausted:
-            told = known.fired(now).with_result(now, tally.recovered, tally.exhausted)
-            await self._write(document.key, told.to_data(), taken, due_at, recorded=True)
+        after = known.with_result(now, tally.recovered, tally.exhausted)
+        if after != known:
+            await self._write(document.key, after.to_data(), taken, due_at, recorded=True)
+        if tally.recovered or tally.exhausted > known.exhausted:
             self._tell(task, tally)
 
     async def _is_held_back(self, task: str) -> bool:
@@ -148,6 +149,8 @@ class RecoveryTimer(Timer):
 
     def _tell(self, task: str, tally: Tally) -> None:
         message = f"Recovered {tally.recovered} jobs of task {task}"
+        if tally.exhausted:
+            message += f"; {tally.exhausted} were recovered too often and stay dead letters"
         log.info("jobs_recovered", message=message, task=task, recovered=tally.recovered, exhausted=tally.exhausted)
         self._services.bus.emit(JobsRecovered(task=task, recovered=tally.recovered, exhausted=tally.exhausted))
 

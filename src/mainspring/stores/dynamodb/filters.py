@@ -67,7 +67,7 @@ def matches(row: Row, where: Filter) -> bool:
         and within(row["created_at"], where.created_after, where.created_before)
         and within(row["scheduled_for"], where.due_after, where.due_before)
         and within(row.get("completed_at"), where.finished_after, where.finished_before)
-        and within(updated_at(row), where.changed_after, None)
+        and within(updated_at(row), where.changed_after, where.changed_before)
         and (not where.payload or carries(payload_of(row), where.payload))
     )
 

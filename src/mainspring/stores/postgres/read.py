@@ -107,9 +107,10 @@ class Conditions:
                     self.impossible = True
                 else:
                     self.add(f"{column} {comparison} ?", to_millis(moment))
-        if where.changed_after is not None:
-            column = "finished_at" if self._table == FINISHED else UPDATED_AT
-            self.add(f"{column} >= ?", to_millis(where.changed_after))
+        changed = "finished_at" if self._table == FINISHED else UPDATED_AT
+        for comparison, moment in ((">=", where.changed_after), ("<", where.changed_before)):
+            if moment is not None:
+                self.add(f"{changed} {comparison} ?", to_millis(moment))
 
     def _add_payload(self, where: Filter) -> None:
         """Match payload paths through objects only. PostgreSQL also reads a number in a path as an array index."""

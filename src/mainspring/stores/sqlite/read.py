@@ -122,6 +122,9 @@ class Conditions:
         else:
             after = max(filter(None, (where.finished_after, where.changed_after)), default=None)
             self._add_ends({**ends, ">=": after})
+        if where.changed_before is not None:  # nearly all rows match, so that no index of ends would help
+            changed = UPDATED_AT if self.table == LIVE else "finished_at"
+            self.add(f"{changed} < ?", to_millis(where.changed_before))
 
     def _add_ends(self, bounds: Mapping[str, datetime | None]) -> None:
         """Add bounds of the end. Two indexes have the ends, so if the rows are to be found by them, search both."""
