@@ -433,6 +433,31 @@ class RecordedTests(FeedScenario):
         assert {"payload", "priority"} <= set(change.data["fields"])
         assert (change.data["priority"], "secret" in str(change.data)) == ("high", False)
 
+    @pytest.mark.parametrize("deleted", [False, True])
+    async def test_a_change_stays_in_the_queue_in_which_it_happened(
+        self, store: Store, reader: Reader, deleted: bool
+    ) -> None:
+        """Also if the job is in another queue before the change is read: that may be the queue of another project."""
+        held = await running(store, queue="first")
+        await store.report([ProgressReport(held.id, held.token, 0.5, "half")])
+        await end(store, held, Move.RETRY, failure=BOOM)
+        await by_hand(store, Action.EDIT, held.id, queue="second")
+        again = await claim_one(store, queue="second")
+        await store.report([ProgressReport(again.id, again.token, 0.7, "more")])
+        await end(store, again, Move.SUSPEND, waits_for="bell", delay=UNTIL_WOKEN)
+        await store.wake({"bell": 1})
+        await by_hand(store, Action.EDIT, held.id, queue="third")
+        if deleted:
+            await by_hand(store, Action.DELETE, held.id)
+        found: dict[str | None, Kinds] = {}
+        for change in await reader.read(ChangeFilter(queues=("first", "second", "third"))):
+            found.setdefault(change.queue, []).append(change.kind)
+        assert found == {
+            "first": ["created", "started", "progressed", "retrying", "edited"],
+            "second": ["started", "progressed", "suspended", "resumed", "edited"],
+            **({"third": ["deleted"]} if deleted else {}),
+        }
+
     @pytest.mark.parametrize("status", [Status.PENDING, Status.COMPLETED, Status.SUSPENDED])
     async def test_a_deletion_by_hand_is_recorded(self, store: Store, reader: Reader, status: Status) -> None:
         job_id = await job_in(store, status)
