@@ -27,6 +27,7 @@ from mainspring.stores.dynamodb.insertion import (
     register_queues,
 )
 from mainspring.stores.dynamodb.items import (
+    column,
     dedupe_key,
     history,
     key,
@@ -58,7 +59,16 @@ from mainspring.stores.dynamodb.values import (
 )
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import Conclusion, Place
-from mainspring.stores.engine.change import ALLOWED, ChangePlan, ChangeRequest, Key, note_of, plan, wanted_keys
+from mainspring.stores.engine.change import (
+    ALLOWED,
+    ChangePlan,
+    ChangeRequest,
+    Key,
+    compared,
+    note_of,
+    plan,
+    wanted_keys,
+)
 from mainspring.stores.engine.ends import jobs_after
 from mainspring.stores.engine.halts import combined
 from mainspring.stores.feed import Entry
@@ -161,6 +171,7 @@ async def carry_out_one(
 
 async def change_one(table: Table, row: Row, request: ChangeRequest, once: Sequence[Write] = ()) -> ChangePlan:
     job = state_of(row)
+    job.before = {name: column(name, row) for name in compared(request)}
     wanted = wanted_keys(request, [job])
     found = await key_of(table, wanted[0]) if wanted else None
     holder = await live_holder(table, found)

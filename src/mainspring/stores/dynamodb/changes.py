@@ -32,7 +32,7 @@ from mainspring.stores.dynamodb.journal import (
     RECORDING,
     STARTS,
     TOLD,
-    from_line,
+    from_journal,
     hint_key,
     hint_of,
     moment,
@@ -219,7 +219,7 @@ class Move:
         self.told.update((row["SK"], hint_of(line)) for line in lines)
         self.empty.add(row["SK"])
         self.hints.update(map(hint_of, lines))
-        self.add([from_line(row, line) for line in lines])
+        self.add(from_journal(row, lines))
         self.actions.append(taken(table, row, lines))
 
     def is_done(self, hint: Row, *, is_old: bool) -> bool:

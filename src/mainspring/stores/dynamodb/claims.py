@@ -383,7 +383,8 @@ def asked_for(table: Table, request: ClaimRequest, entry: IndexEntry, now: Milli
     change = ItemUpdate(table.job_key(entry.id), changes, still_there, {"token": 1})
     if not table.records_starts:
         return change
-    return recorded_update(table, entry.id, change, [Entry(ChangeKind.STARTED, data={"worker": request.worker})])
+    started = Entry(ChangeKind.STARTED, entry.queue, data={"worker": request.worker})
+    return recorded_update(table, entry.id, change, [started])
 
 
 async def states_of(table: Table, chosen: Sequence[IndexEntry]) -> dict[str, Row]:

@@ -140,7 +140,7 @@ async def insert_one_recorded(table: Table, item: Item) -> bool:
 
 def with_journal(item: Item, hint: Hint) -> Item:
     """Return the item of a new job with the change that creates it."""
-    lines = hint.journal(item["SK"]["S"], [Entry(ChangeKind.CREATED)])
+    lines = hint.journal(item["SK"]["S"], [Entry(ChangeKind.CREATED, item["queue"]["S"])])
     return {**item, JOURNAL: attribute(lines)} if lines else item
 
 

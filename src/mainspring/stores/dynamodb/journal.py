@@ -75,7 +75,7 @@ class Hint:
         data: dict[str, Any] = dict(entry.data or {})
         for job in entry.jobs:
             data |= {} if isinstance(job, str) else job.data or {}
-        return json.dumps([self.id, self._table.clock.now(), entry.kind, data or None])
+        return json.dumps([self.id, self._table.clock.now(), entry.kind, entry.queue, data or None])
 
     def add(self, entries: Iterable[Entry]) -> None:
         """Record changes that have no item of a job to be recorded in."""
@@ -85,7 +85,7 @@ class Hint:
     def carry(self, row: Row, journal: Sequence[str]) -> None:
         """Record the changes of a job whose item is deleted, with those that its journal still has."""
         if self.is_on or journal:
-            self._entries += (from_line(row, line) for line in journal)
+            self._entries += from_journal(row, journal)
 
     @property
     def size(self) -> int:
@@ -132,13 +132,22 @@ def stored(entry: Entry, now: Millis) -> list[Any]:
     return [now, entry.kind, entry.queue, entry.task, jobs, None if entry.data is None else dict(entry.data)]
 
 
-def from_line(row: Row, line: str) -> list[Any]:
-    """Return a line of a job's journal as a stored entry. What the line does not say is in the job's item."""
-    _, at, kind, data = json.loads(line)
+def from_journal(row: Row, lines: Sequence[str]) -> list[list[Any]]:
+    """Return the lines of a job's journal as stored entries. What a line does not say is in the job's item.
+
+    A line has the queue, because an edit may change it before the line is read. Only a report of progress does not
+    know it. The queue of a running job cannot change, so it is that of the next line, or of the item.
+    """
     job = [row["SK"]]
     if row.get("target_type") is not None:
         job += [row["target_type"], row.get("target_id")]
-    return [at, kind, row["queue"], row["job_type"], [job], data]
+    entries: list[list[Any]] = []
+    queue = row["queue"]
+    for line in reversed(lines):
+        _, at, kind, known, data = json.loads(line)
+        queue = known or queue
+        entries.append([at, kind, queue, row["job_type"], [job], data])
+    return entries[::-1]
 
 
 def hint_of(line: str) -> str:

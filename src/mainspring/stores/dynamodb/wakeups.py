@@ -131,7 +131,7 @@ def wake_up(table: Table, name: str, waiting: Row, mark: str) -> ItemUpdate:
     changes |= {"woken": f"{mark}#{token}", **place_waiting(job, table.shards)}
     still = [equals("status", WORDS[Status.SUSPENDED]), equals("token", int(token)), equals("waits_for", name)]
     change = ItemUpdate(table.job_key(job_id), changes, still)
-    return recorded_update(table, job_id, change, [Entry(ChangeKind.RESUMED)])
+    return recorded_update(table, job_id, change, [Entry(ChangeKind.RESUMED, waiting["queue"])])
 
 
 # -- the end of a job -------------------------------------------------------------------------------------

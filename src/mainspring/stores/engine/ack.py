@@ -6,7 +6,7 @@ like any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any, NamedTuple
@@ -70,6 +70,7 @@ class JobState:
     cancel_reason: str | None  # given with a request to cancel it, may be empty; None: there was no request
     status: Status = Status.RUNNING
     ref: Any = None  # only the store reads it, to find the job again
+    before: Mapping[str, Any] | None = None  # of an edited job: the columns of `compared` in change.py
 
     @property
     def revision(self) -> str:
@@ -77,7 +78,7 @@ class JobState:
         return revision_of(self.token, self.status, self.updated_at)
 
 
-STATE_COLUMNS = tuple(field.name for field in fields(JobState))[:-2]
+STATE_COLUMNS = tuple(field.name for field in fields(JobState))[:-3]
 """What a store reads of a job besides its status, in order. `cancel_reason` is the job's reason, if `cancel` is set."""
 
 

@@ -197,6 +197,15 @@ def edited(edit: Edit, now: Millis) -> dict[str, Any]:
     return {name: value for name, value in columns.items() if value is not None}
 
 
+def compared(request: ChangeRequest) -> list[str]:
+    """Return the columns that an edit writes and a `JobState` does not have. The feed compares them with the old ones.
+
+    Only edits read them: acks make a `JobState` for every run that fails, and payloads are long.
+    """
+    edit = request.edit if request.action is Action.EDIT and request.edit is not None else Edit()
+    return [name for name in ("payload", "priority") if getattr(edit, name) is not None]
+
+
 def note_of(request: ChangeRequest) -> Note:
     """Return the entry of the audit log for all jobs that the request changes."""
     return note_of_change(request.action, request.by, request.where, request.edit)

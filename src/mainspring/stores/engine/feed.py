@@ -164,18 +164,38 @@ def by_hand(planned: ChangePlan, request: ChangeRequest, tags: Tags) -> list[Ent
         case Action.RETRY:
             return of_jobs(ChangeKind.RETRIED, [*planned.updated, *planned.restored], told)
         case Action.EDIT:
-            return of_jobs(ChangeKind.EDITED, planned.updated, {**told, **edited_fields(planned.columns)})
+            return edited(planned, told)
         case Action.DELETE:
             return of_jobs(ChangeKind.DELETED, planned.deleted, told, tags)
 
 
-def edited_fields(columns: Mapping[str, Any]) -> Data:
-    """Return the names of the fields that an edit changes, and the new values except the payload."""
-    hidden = {"payload", "reason", "changed_at"}
-    shown = {name: value for name, value in columns.items() if name not in hidden}
+def edited(planned: ChangePlan, told: Data) -> list[Entry]:
+    """Return the entries for edited jobs: one for each group of jobs in which the same fields have changed."""
+    by_fields: dict[tuple[str, ...], list[JobState]] = {}
+    for job in planned.updated:
+        by_fields.setdefault(changed_fields(job, planned.columns), []).append(job)
+    return [
+        entry
+        for fields, jobs in by_fields.items()
+        for entry in of_jobs(ChangeKind.EDITED, jobs, {**told, **new_values(fields, planned.columns)})
+    ]
+
+
+def changed_fields(job: JobState, columns: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the fields to which an edit gives another value. A debounced enqueue writes all of them."""
+    before = job.before or {}
+    written = columns.keys() - {"reason", "changed_at"}  # the store sets these by itself
+    return tuple(
+        name for name in sorted(written) if columns[name] != (before[name] if name in before else getattr(job, name))
+    )
+
+
+def new_values(fields: Sequence[str], columns: Mapping[str, Any]) -> Data:
+    """Return the names of the changed fields, and the new values except the payload."""
+    shown = {name: columns[name] for name in fields if name != "payload"}
     if "priority" in shown:
         shown["priority"] = Priority(shown["priority"]).name.lower()
-    return {"fields": sorted(columns.keys() - {"changed_at"}), **shown}
+    return {"fields": list(fields), **shown}
 
 
 def of_jobs(kind: ChangeKind, jobs: Iterable[JobState], data: Data, tags: Tags = NO_TAGS) -> list[Entry]:

@@ -14,7 +14,16 @@ from mainspring.stores.audit import note_of_halt, note_of_resume
 from mainspring.stores.documents import By, Note
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import JobState
-from mainspring.stores.engine.change import ALLOWED, ChangePlan, ChangeRequest, Key, note_of, plan, wanted_keys
+from mainspring.stores.engine.change import (
+    ALLOWED,
+    ChangePlan,
+    ChangeRequest,
+    Key,
+    compared,
+    note_of,
+    plan,
+    wanted_keys,
+)
 from mainspring.stores.engine.ends import jobs_after
 from mainspring.stores.engine.halts import combined
 from mainspring.stores.postgres import read, steps, wakeups
@@ -49,6 +58,7 @@ async def find_jobs(transaction: Transaction, request: ChangeRequest) -> list[Jo
     The rows are locked, so that nothing else changes them. If an ack is changing one just now, this waits for it.
     """
     found: list[JobState] = []
+    more = compared(request)
     for table, state in ((LIVE, LIVE_STATE), (FINISHED, FINISHED_STATE)):
         conditions = read.Conditions(request.where, table)
         statuses = [CODES[s] for s in ALLOWED[request.action] if (CODES[s] >= COMPLETED) == (table == FINISHED)]
@@ -60,10 +70,12 @@ async def find_jobs(transaction: Transaction, request: ChangeRequest) -> list[Jo
             conditions.add(NOT_YET_CHANGED.replace("{table}", table), request.by.operation, str(request.action))
         if conditions.impossible or not statuses:
             continue
-        statement = f"""SELECT {state} FROM {{s}}.{table}
+        statement = f"""SELECT {", ".join([*more, state])} FROM {{s}}.{table}
                         WHERE {conditions} ORDER BY {table}.id LIMIT %(limit)s FOR UPDATE"""
         rows = await transaction.rows(statement, **conditions.values, limit=request.limit + 1)
-        found += map(to_state, rows)
+        for row in rows:
+            found.append(job := to_state(row[len(more) :]))
+            job.before = dict(zip(more, row, strict=False))
     return sorted(found, key=lambda job: job.id)[: request.limit + 1]
 
 

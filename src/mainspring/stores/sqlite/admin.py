@@ -14,7 +14,16 @@ from mainspring.stores.columns import RESTORED
 from mainspring.stores.documents import By, Note
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import JobState
-from mainspring.stores.engine.change import ALLOWED, ChangePlan, ChangeRequest, Key, note_of, plan, wanted_keys
+from mainspring.stores.engine.change import (
+    ALLOWED,
+    ChangePlan,
+    ChangeRequest,
+    Key,
+    compared,
+    note_of,
+    plan,
+    wanted_keys,
+)
 from mainspring.stores.engine.ends import jobs_after
 from mainspring.stores.engine.halts import combined
 from mainspring.stores.protocol import Action, Changed, Halt
@@ -22,7 +31,7 @@ from mainspring.stores.sqlite import read
 from mainspring.stores.sqlite.acks import finish
 from mainspring.stores.sqlite.insertion import LIVE_HOLDER, LONG_PAYLOAD, insert_jobs, prepare
 from mainspring.stores.sqlite.once import check_held, commit_once, put_document
-from mainspring.stores.sqlite.rows import FINISHED, FINISHED_STATE, LIVE, LIVE_STATE, to_state
+from mainspring.stores.sqlite.rows import FINISHED, FINISHED_STATE, LIVE, LIVE_STATE, PAYLOAD, to_state
 from mainspring.stores.sqlite.steps import forget_steps
 from mainspring.stores.sqlite.transaction import Transaction
 from mainspring.stores.sqlite.wakeups import wake_for_ends
@@ -50,6 +59,7 @@ def change_one(transaction: Transaction, request: ChangeRequest) -> Changed:
 def find_jobs(transaction: Transaction, request: ChangeRequest) -> list[JobState]:
     """Return the matching jobs, oldest first, up to one more than the limit: that one shows that a page follows."""
     found: list[JobState] = []
+    more = compared(request)
     for table, state in ((LIVE, LIVE_STATE), (FINISHED, FINISHED_STATE)):
         conditions = read.Conditions(request.where, table)
         statuses = [CODES[s] for s in ALLOWED[request.action] if (CODES[s] >= COMPLETED) == (table == FINISHED)]
@@ -60,9 +70,12 @@ def find_jobs(transaction: Transaction, request: ChangeRequest) -> list[JobState
             conditions.add("id > ?", request.cursor)
         if request.by.audited:
             conditions.add(NOT_YET_CHANGED.format(table=table), request.by.operation, request.action)
-        statement = f"SELECT {state} FROM {table} WHERE {conditions} ORDER BY id LIMIT ?"
+        columns = ", ".join([*(PAYLOAD.format(table=table) if name == "payload" else name for name in more), state])
+        statement = f"SELECT {columns} FROM {table} WHERE {conditions} ORDER BY id LIMIT ?"
         rows = transaction.execute(statement, (*conditions.values, request.limit + 1)).fetchall()
-        found += map(to_state, rows)
+        for row in rows:
+            found.append(job := to_state(row[len(more) :]))
+            job.before = dict(zip(more, row, strict=False))
     return sorted(found, key=lambda job: job.id)[: request.limit + 1]
 
 
