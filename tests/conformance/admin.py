@@ -168,6 +168,30 @@ class AdminTests(StoreScenario):
         assert await store.attempts(job_id) == []
         assert await claim(store) == []
 
+    @pytest.mark.parametrize("status", DELETABLE)
+    async def test_a_deleted_job_keeps_its_entries_in_the_audit_log(
+        self, store: Store, clock: ManualClock, status: Status
+    ) -> None:
+        job_id = await job_in(store, status)
+        before = [entry.action for entry in await store.audit(AuditFilter(job=job_id))]
+        clock.advance(1)
+        await store.change(Action.DELETE, Filter(ids=(job_id,)), By("bo", "not needed"))
+        deleted, *others = await store.audit(AuditFilter(job=job_id))
+        assert (deleted.actor, deleted.action, deleted.reason, deleted.count) == ("bo", "delete", "not needed", 1)
+        assert [entry.action for entry in others] == before
+        assert await store.timeline(job_id) == []
+
+    async def test_earlier_changes_of_a_deleted_job_stay_in_the_audit_log(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        job_id, other = await put_many(store, 2)
+        for action in (Action.EDIT, Action.CANCEL, Action.DELETE):
+            clock.advance(1)
+            await by_hand(store, action, job_id, **({"priority": 0} if action is Action.EDIT else {}))
+        actions = [entry.action for entry in await store.audit(AuditFilter(job=job_id))]
+        assert actions == ["delete", "cancel", "edit"]
+        assert await store.audit(AuditFilter(job=other)) == []
+
     async def test_a_running_job_is_not_deleted(self, store: Store) -> None:
         held = await running(store)
         changed = await by_hand(store, Action.DELETE, held.id)
@@ -453,3 +477,14 @@ class AdminTests(StoreScenario):
         clock.advance(3600)
         await store.prune(keep_audit=1000)
         assert await store.audit() == []
+
+    async def test_an_old_deletion_of_many_jobs_is_forgotten_some_at_a_time(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        ids = await put_many(store, 5)
+        await store.change(Action.DELETE, Filter(ids=tuple(ids)), By("ana"))
+        clock.advance(401 * 86_400)
+        while await store.prune(limit=2) >= 2:
+            pass
+        assert await store.audit() == []
+        assert [await store.audit(AuditFilter(job=job_id)) for job_id in ids] == [[]] * 5

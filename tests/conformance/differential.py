@@ -55,6 +55,7 @@ from mainspring.stores.numbers import Grouping, NumbersQuery, Period, Span
 from mainspring.stores.protocol import (
     Action,
     AuditEntry,
+    AuditFilter,
     Claims,
     Completable,
     DueTask,
@@ -739,7 +740,8 @@ async def fingerprints(store: Store) -> list[str]:
 
 
 async def all_about(store: Store, job_id: str) -> list[Any]:
-    return [await store.attempts(job_id), await store.timeline(job_id), await store.steps(job_id)]
+    by_hand = await store.audit(AuditFilter(job=job_id))
+    return [await store.attempts(job_id), await store.timeline(job_id), await store.steps(job_id), by_hand]
 
 
 async def cursor_of(store: Store) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mainspring.job import KEEP_FOREVER, LIVE, Move, NewJob, Status
-from mainspring.stores.protocol import Action, Filter, Store
+from mainspring.stores.protocol import Action, AuditFilter, Filter, Store
 from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
     StoreScenario,
@@ -42,6 +42,16 @@ class RetentionTests(StoreScenario):
         await store.prune()
         assert await store.attempts(job_id) == []
         assert await store.timeline(job_id) == []
+
+    async def test_the_audit_log_does_not_name_a_job_whose_retention_is_over(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        job_id = await put(store, **KEEP)
+        await by_hand(store, Action.CANCEL, job_id)
+        clock.advance(2 * DAY + 1)
+        await store.prune()
+        assert await store.audit(AuditFilter(job=job_id)) == []
+        assert [entry.action for entry in await store.audit()] == ["cancel"]
 
     @pytest.mark.parametrize("status", sorted(LIVE))
     async def test_a_live_job_is_never_pruned(self, store: Store, clock: ManualClock, status: Status) -> None:

@@ -13,7 +13,7 @@ from mainspring.ids import new_id
 from mainspring.job import FOREVER, Inserted, Move, ProgressReport, Save, Status, Step
 from mainspring.stores.columns import JOB
 from mainspring.stores.documents import Bundle, By, Document, Key, Write
-from mainspring.stores.protocol import Action, Filter, Rewrite, Store
+from mainspring.stores.protocol import Action, AuditFilter, Filter, Rewrite, Store
 from mainspring.stores.records import JOBS, Kind, Record, RecordPage, kind_of
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.testing.clock import ManualClock
@@ -224,6 +224,16 @@ class TransferTests(StoreScenario):
         assert await store.load(Kind.LIVE, records) == {job_id: job_id for job_id in ids}
         assert await everything(store) == before
         assert await store.ack([outcome(held, Move.DONE)]) == [Status.COMPLETED]
+
+    async def test_a_job_that_was_deleted_here_comes_back_as_it_was(self, store: Store, other: Store) -> None:
+        job_id = await put(store)
+        await by_hand(store, Action.EDIT, job_id, priority=0)
+        await copy(store, other)
+        await by_hand(other, Action.CANCEL, job_id)
+        await by_hand(other, Action.DELETE, job_id)
+        assert await other.load(Kind.LIVE, await all_of(store, Kind.LIVE)) == {}
+        assert await all_of(other, Kind.LIVE) == await all_of(store, Kind.LIVE)
+        assert [entry.action for entry in await other.audit(AuditFilter(job=job_id))] == ["edit"]
 
     async def test_a_live_job_in_the_way_is_named(self, store: Store, other: Store) -> None:
         holder = await put(store, task="greet", dedupe_key="k")

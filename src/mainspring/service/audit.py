@@ -26,7 +26,7 @@ class AuditQuery(Body):
     action: str | None = Field(default=None, description="such as `cancel`, `halt` or `schedule.put`")
     since: Instant | None = None
     until: Instant | None = Field(default=None, description="exclusive")
-    job: str | None = Field(default=None, description="the id of a job that was changed; deletions do not name theirs")
+    job: str | None = Field(default=None, description="the id of a job that was changed, or deleted by hand")
     operation: str | None = Field(default=None, description="the id of a bulk action")
     limit: int = Field(default=100, ge=1, le=1_000)
     cursor: str | None = None

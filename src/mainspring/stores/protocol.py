@@ -391,7 +391,7 @@ class AuditFilter:
     action: str | None = None
     since: datetime | None = None  # inclusive
     until: datetime | None = None  # exclusive
-    job: str | None = None  # the id of a job that was changed; deletions do not name their jobs
+    job: str | None = None  # the id of a job that was changed, or deleted by hand
     operation: str | None = None
 
     def __post_init__(self) -> None:
@@ -597,8 +597,8 @@ class Store(Protocol):
     async def prune(self, limit: int = 1000, *, keep_audit: Millis = AUDIT_RETENTION) -> int:
         """Delete up to `limit` expired jobs (and dedupe records, and documents); return how many were deleted.
 
-        Old entries of the audit log, and of the change feed, are deleted too. Those of the feed count only if there may
-        be more of them, so that the caller goes on.
+        Old entries of the audit log, and of the change feed, are deleted too. They count only if there may be more of
+        them, so that the caller goes on.
         """
 
     # -- reading: always works, halted or not ------------------------------------------------------

@@ -382,7 +382,7 @@ def take_key(row: Row, found: Row | None, version: str) -> Write:
 
 
 async def remove(table: Table, row: Row, recorded: Recorded) -> None:
-    """Delete a job with its history, and the dedupe key that would outlive it."""
+    """Delete a job with its history, and the dedupe key that would outlive it. What was done to it by hand stays."""
     wakeup = wakeups.wakeup_for(row)
     hint, journal = recorded.hint, row.get(JOURNAL, [])
     hint.carry(row, journal)
@@ -390,12 +390,12 @@ async def remove(table: Table, row: Row, recorded: Recorded) -> None:
     same_journal = [has_size(JOURNAL, len(journal))] if journal else [absent(JOURNAL)] if hint.is_on else []
     gone = delete(table.job_key(row["SK"]), [*unchanged(row), *same_journal])
     left = [*left_by(wakeup, steps.note(row, table.clock.now())), *await free_key(table, row)]
-    left += [*recorded.documents, *hint.actions()]
+    left += [*line(table, row, recorded.request), *recorded.documents, *hint.actions()]
     if left:
         await table.transact(("Delete", gone), *left)
     else:
         await table.delete(gone)
-    await forget_belongings(table, row)
+    await forget_belongings(table, row, lines=False)
     await finish_waits(table, row, wakeup)
 
 
@@ -410,10 +410,18 @@ async def free_key(table: Table, row: Row) -> list[Write]:
     return [("Update", update(where, dict.fromkeys(KEPT_ATTRIBUTES), only_if=same))]
 
 
-async def forget_belongings(table: Table, row: Row) -> None:
+async def forget_belongings(table: Table, row: Row, *, lines: bool) -> None:
+    """Delete the key and the history of a job that was deleted; with `lines`, also what was done to it by hand."""
     await forget_key(table, row)
-    lines = await table.rows(history(row["SK"]))
-    await table.delete_many([key(entry["PK"], entry["SK"]) for entry in lines])
+    parts = await table.rows(history(row["SK"]))
+    gone = [part for part in parts if lines or not part["SK"].startswith("hand#")]
+    await table.delete_many([key(part["PK"], part["SK"]) for part in gone])
+
+
+async def forget_lines(table: Table, job_id: str) -> None:
+    """Have the audit log no longer name this job."""
+    lines = await table.rows(history(job_id), Condition("begins_with({name}, {value})", "SK", "hand#"))
+    await table.delete_many([key(line["PK"], line["SK"]) for line in lines])
 
 
 # -- halt -----------------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ async def prune_one(table: Table, row: Row) -> bool:
     except ConditionFailed:
         return False
     table.counts.add(row["queue"], status_of(row), -1, day_of(status_of(row), row["expires_at"]))
-    await forget_belongings(table, row)
+    await forget_belongings(table, row, lines=True)
     return True
 
 

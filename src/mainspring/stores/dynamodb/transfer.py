@@ -17,7 +17,7 @@ from mainspring.job import FINISHED, Status, Step, end_of
 from mainspring.stores.columns import JOB
 from mainspring.stores.documents import ABSENT, Document, Key, Listing, Write
 from mainspring.stores.dynamodb import documents, halts, items, read, steps, wakeups, workers
-from mainspring.stores.dynamodb.admin import LINE_RETENTION
+from mainspring.stores.dynamodb.admin import LINE_RETENTION, forget_lines
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of, sum_up
 from mainspring.stores.dynamodb.document_items import register_collections, to_action
@@ -342,6 +342,8 @@ async def load_waiters(table: Table, rows: Sequence[Row]) -> None:
 
 
 async def load_past(table: Table, record: Record, lines: Mapping[tuple[str, str], Row]) -> None:
+    """Write the history of a job. If it was deleted here by hand, what was done to it before does not come back."""
+    await forget_lines(table, record["id"])
     beyond = ttl(table.clock.now() + LINE_RETENTION)
     for number, worker, began, ended, move, error_type, error, code, traceback, fingerprint, version in record["runs"]:
         words = {

@@ -121,7 +121,7 @@ async def restore(transaction: Transaction, ids: Sequence[str], columns: Mapping
 
 # -- delete ---------------------------------------------------------------------------------------
 
-BELONGINGS = ("attempts", "steps", "audit_jobs")
+BELONGINGS = ("attempts", "steps")
 FREE_KEYS = """
 DELETE FROM {s}.dedupe WHERE (task, dedupe_key, job_id) IN (
     SELECT * FROM unnest(%(tasks)s::text[], %(keys)s::text[], %(ids)s::uuid[]))
@@ -140,11 +140,16 @@ async def delete(transaction: Transaction, jobs: Sequence[JobState]) -> None:
 
 
 async def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:
-    """Delete jobs and all that belongs to them. Dedupe keys that outlive their job stay."""
+    """Delete jobs and all that belongs to them, except dedupe keys and lines of the audit log: these may stay."""
     for table in (LIVE, FINISHED):
         await transaction.do(f"DELETE FROM {{s}}.{table} WHERE id = ANY(%(ids)s::uuid[])", ids=list(ids))
     for table in BELONGINGS:
         await transaction.do(f"DELETE FROM {{s}}.{table} WHERE job_id = ANY(%(ids)s::uuid[])", ids=list(ids))
+
+
+async def forget_lines(transaction: Transaction, ids: Sequence[str]) -> None:
+    """Have the audit log no longer name these jobs."""
+    await transaction.do("DELETE FROM {s}.audit_jobs WHERE job_id = ANY(%(ids)s::uuid[])", ids=list(ids))
 
 
 # -- halt -----------------------------------------------------------------------------------------
@@ -222,8 +227,7 @@ async def write_audit(transaction: Transaction, request: ChangeRequest, ids: Seq
     await commit_once(transaction, request.by.once)
     for write in listed(request.by, ids, now):
         await put_document(transaction, write)
-    if request.action is not Action.DELETE:
-        await transaction.do(PUT_JOBS, operation=request.by.operation, action=str(request.action), ids=list(ids))
+    await transaction.do(PUT_JOBS, operation=request.by.operation, action=str(request.action), ids=list(ids))
 
 
 async def write_entry(transaction: Transaction, note: Note, number: int = 0) -> None:

@@ -18,7 +18,7 @@ from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import JobState, crashed, released, stalled, takeover
 from mainspring.stores.postgres import changes, documents, numbers, partitions
 from mainspring.stores.postgres.acks import write
-from mainspring.stores.postgres.admin import BELONGINGS, end_expired_halts, remove_jobs
+from mainspring.stores.postgres.admin import BELONGINGS, end_expired_halts, forget_lines, remove_jobs
 from mainspring.stores.postgres.rows import LIVE_STATE, only_ids, to_state
 from mainspring.stores.postgres.transaction import PLAN_FREELY, SERVER_START, Transaction
 from mainspring.stores.protocol import EVERY_QUEUE, AfterStall, Pulse, Takeover, WorkerInfo
@@ -210,15 +210,20 @@ INSERT INTO {s}.counts SELECT queue, status, sum(n) FROM gone GROUP BY queue, st
 MANY_COUNTS = "SELECT count(*) > 200 FROM (SELECT 1 FROM {s}.counts LIMIT 201) AS few"
 
 
-FORGET_ENTRIES = """
-WITH old AS (
-    DELETE FROM {s}.audit WHERE (operation, action) IN (
-        SELECT operation, action FROM {s}.audit WHERE at < {now} - %(keep)s ORDER BY at LIMIT %(limit)s)
-    RETURNING operation, action
-), gone AS (
-    DELETE FROM {s}.audit_jobs AS line USING old WHERE line.operation = old.operation AND line.action = old.action
+FORGET_LINES = """
+WITH old AS MATERIALIZED (
+    SELECT operation, action FROM {s}.audit WHERE at < {now} - %(keep)s ORDER BY at LIMIT %(limit)s
+), gone AS MATERIALIZED (
+    SELECT job_id, operation, action FROM old JOIN {s}.audit_jobs USING (operation, action) LIMIT %(limit)s
 )
-SELECT count(*) FROM old
+DELETE FROM {s}.audit_jobs AS line USING gone
+WHERE line.job_id = gone.job_id AND line.operation = gone.operation AND line.action = gone.action
+"""
+FORGET_ENTRIES = """
+DELETE FROM {s}.audit WHERE (operation, action) IN (
+    SELECT operation, action FROM {s}.audit AS old WHERE at < {now} - %(keep)s AND NOT EXISTS (
+        SELECT 1 FROM {s}.audit_jobs WHERE operation = old.operation AND action = old.action)
+    ORDER BY at LIMIT %(limit)s)
 """
 
 
@@ -232,7 +237,9 @@ async def prune(transaction: Transaction, limit: int, keep_audit: Millis) -> int
     await transaction.rows(PLAN_FREELY, freely="off")
     rows = await transaction.rows(EXPIRED, limit=limit)
     if rows:
-        await remove_jobs(transaction, [job_id for job_id, _, _ in rows])
+        ids = [job_id for job_id, _, _ in rows]
+        await remove_jobs(transaction, ids)
+        await forget_lines(transaction, ids)
         for (queue, status), number in Counter((queue, status) for _, queue, status in rows).items():
             transaction.count(queue, status, -number)
     folded = await numbers.fold(transaction)
@@ -241,11 +248,21 @@ async def prune(transaction: Transaction, limit: int, keep_audit: Millis) -> int
     if folded is not None:
         forgotten += await changes.prune(transaction, limit, folded)
         await numbers.prune(transaction)
-    await transaction.rows(FORGET_ENTRIES, keep=keep_audit, limit=limit)
+    forgotten += await prune_audit(transaction, limit, keep_audit)
     await end_expired_halts(transaction)
     dropped = await drop_days(transaction)
     await give_space_back(transaction)
     return len(rows) + forgotten + dropped
+
+
+async def prune_audit(transaction: Transaction, limit: int, keep: Millis) -> int:
+    """Delete old entries that have no lines any more; return the number of lines deleted if there may be more, else 0.
+
+    An operation may have deleted a million jobs, and has a line for each of them.
+    """
+    lines = await transaction.do(FORGET_LINES, keep=keep, limit=limit)
+    await transaction.do(FORGET_ENTRIES, keep=keep, limit=limit)
+    return lines if lines >= limit else 0
 
 
 SMALL_TABLE, LARGE_INDEXES = 1 << 20, 16 << 20  # bytes
@@ -297,6 +314,6 @@ async def drop_days(transaction: Transaction) -> int:
 async def empty_day(transaction: Transaction, name: str) -> list[tuple[Any, ...]]:
     """Delete what belongs to the day's jobs; return the number of jobs by queue and status."""
     await transaction.do(f"LOCK TABLE {{s}}.{name} IN SHARE ROW EXCLUSIVE MODE")  # no job is moved out meanwhile
-    for table in BELONGINGS:
+    for table in (*BELONGINGS, "audit_jobs"):
         await transaction.do(f"DELETE FROM {{s}}.{table} AS part USING {{s}}.{name} AS job WHERE part.job_id = job.id")
     return await transaction.rows(f"SELECT queue, status, count(*) FROM {{s}}.{name} GROUP BY queue, status")

@@ -11,6 +11,7 @@ from mainspring.clock import Millis
 from mainspring.job import Status, Step
 from mainspring.stores import columns
 from mainspring.stores.postgres import arrays, steps
+from mainspring.stores.postgres.admin import forget_lines
 from mainspring.stores.postgres.partitions import DAY, FOREVER_DAY
 from mainspring.stores.postgres.rows import COLUMNS, FINISHED, LIVE, only_ids
 from mainspring.stores.postgres.transaction import Transaction
@@ -248,7 +249,11 @@ def days_of(kind: Kind, records: Sequence[Record]) -> set[int]:
 
 
 async def put_belongings(transaction: Transaction, records: Sequence[Record]) -> None:
-    """Insert the attempts, steps and audit entries of jobs, which have tables of their own."""
+    """Insert the attempts, steps and audit entries of jobs, which have tables of their own.
+
+    A job that was deleted here by hand may come back. The audit log then names it for what its record says.
+    """
+    await forget_lines(transaction, [record["id"] for record in records])
     runs = [(record["id"], *run) for record in records for run in record["runs"]]
     await steps.put(transaction, [(record["id"], Step(*step)) for record in records for step in record["steps"]])
     by_hand = [(record["id"], *operation) for record in records for operation in record["by_hand"]]

@@ -140,7 +140,8 @@ def restore(transaction: Transaction, ids: Sequence[str], columns: Mapping[str, 
 
 # -- delete ---------------------------------------------------------------------------------------
 
-BELONGINGS = ("mainspring_payloads", "mainspring_attempts", "mainspring_steps", "mainspring_audit_jobs")
+BELONGINGS = ("mainspring_payloads", "mainspring_attempts", "mainspring_steps")
+FORGET_LINES = "DELETE FROM mainspring_audit_jobs WHERE job_id IN (SELECT value FROM json_each(?))"
 REMOVE_TAGS = """
 DELETE FROM mainspring_tags WHERE (tag, job_id) IN (
     SELECT tag.value, job.id FROM {table} AS job, json_each(iif(json_valid(job.tags), job.tags, '[]')) AS tag
@@ -163,13 +164,18 @@ def delete(transaction: Transaction, jobs: Sequence[JobState]) -> None:
 
 
 def remove_jobs(transaction: Transaction, ids: Sequence[str]) -> None:
-    """Delete jobs and all rows that belong to them, except dedupe keys that outlive their job."""
+    """Delete jobs and all rows that belong to them, except dedupe keys and lines of the audit log: these may stay."""
     listed = (json.dumps(ids),)
     for table in (LIVE, FINISHED):
         transaction.execute(REMOVE_TAGS.format(table=table), listed)  # by tag, the first column of the table's key
         transaction.execute(f"DELETE FROM {table} WHERE id IN (SELECT value FROM json_each(?))", listed)
     for table in BELONGINGS:
         transaction.execute(f"DELETE FROM {table} WHERE job_id IN (SELECT value FROM json_each(?))", listed)
+
+
+def forget_lines(transaction: Transaction, ids: Sequence[str]) -> None:
+    """Have the audit log no longer name these jobs."""
+    transaction.execute(FORGET_LINES, (json.dumps(ids),))
 
 
 # -- halt -----------------------------------------------------------------------------------------
@@ -255,8 +261,7 @@ def write_audit(transaction: Transaction, request: ChangeRequest, ids: Sequence[
     commit_once(transaction, request.by.once)
     for write in listed(request.by, ids, transaction.now):
         put_document(transaction, write)
-    if request.action is not Action.DELETE:
-        transaction.execute(PUT_JOBS, (request.by.operation, request.action, json.dumps(ids)))
+    transaction.execute(PUT_JOBS, (request.by.operation, request.action, json.dumps(ids)))
 
 
 def write_entry(transaction: Transaction, note: Note, number: int = 0) -> None:

@@ -15,7 +15,7 @@ from mainspring.stores.engine.ack import JobState, crashed, released, stalled, t
 from mainspring.stores.protocol import AfterStall, Finding, Pulse, Severity, Takeover
 from mainspring.stores.sqlite import changes, documents, numbers, schema
 from mainspring.stores.sqlite.acks import write
-from mainspring.stores.sqlite.admin import end_expired_halts, remove_jobs
+from mainspring.stores.sqlite.admin import end_expired_halts, forget_lines, remove_jobs
 from mainspring.stores.sqlite.connection import DatabaseFile, file_system
 from mainspring.stores.sqlite.liveness import Liveness
 from mainspring.stores.sqlite.rows import FINISHED, KEPT_A_WEEK, KEPT_OTHERWISE, LIVE_STATE, WEEK, to_state
@@ -131,27 +131,42 @@ def prune(transaction: Transaction, requests: list[Prune]) -> list[int]:
 def prune_some(transaction: Transaction, now: Millis, limit: int, keep_audit: Millis) -> int:
     rows = transaction.execute(EXPIRED, {"now": now, "limit": limit}).fetchall()
     if rows:
-        remove_jobs(transaction, [job_id for job_id, _, _ in rows])
+        ids = [job_id for job_id, _, _ in rows]
+        remove_jobs(transaction, ids)
+        forget_lines(transaction, ids)
     for (queue, status), number in Counter((queue, status) for _, queue, status in rows).items():
         transaction.count(queue, status, -number)
     keys = transaction.execute(FORGET_KEYS, (now, limit)).rowcount
     numbers.prune(transaction.execute, now)
-    prune_audit(transaction, now - keep_audit, limit)
+    lines = prune_audit(transaction, now - keep_audit, limit)
     end_expired_halts(transaction, now)
     if rows:
         transaction.pages_to_free = PAGES_TO_FREE
-    return len(rows) + keys + documents.prune(transaction, now, limit) + changes.prune(transaction, now, limit)
+    forgotten = documents.prune(transaction, now, limit) + changes.prune(transaction, now, limit)
+    return len(rows) + keys + lines + forgotten
 
 
 OLD_ENTRIES = "SELECT operation, action FROM mainspring_audit WHERE at < ? ORDER BY at LIMIT ?"
 FORGET_ENTRY = "DELETE FROM mainspring_audit WHERE operation = ? AND action = ?"
-FORGET_LINES = "DELETE FROM mainspring_audit_jobs WHERE operation = ? AND action = ?"
+FORGET_LINES = """
+DELETE FROM mainspring_audit_jobs WHERE (job_id, operation, action) IN (
+    SELECT job_id, operation, action FROM mainspring_audit_jobs INDEXED BY mainspring_audit_jobs_of
+    WHERE operation = ? AND action = ? LIMIT ?)
+"""
 
 
-def prune_audit(transaction: Transaction, before: Millis, limit: int) -> None:
+def prune_audit(transaction: Transaction, before: Millis, limit: int) -> int:
+    """Delete old entries, each after its lines; return the number of lines if there may be more of them, otherwise 0.
+
+    An operation may have deleted a million jobs: others could not write while all its lines are deleted.
+    """
+    left = limit
     for entry in transaction.execute(OLD_ENTRIES, (before, limit)).fetchall():
+        left -= transaction.execute(FORGET_LINES, (*entry, left)).rowcount
+        if left <= 0:
+            return limit
         transaction.execute(FORGET_ENTRY, entry)
-        transaction.execute(FORGET_LINES, entry)
+    return 0
 
 
 # -- diagnosis ------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from mainspring.stores.records import (
     make_key,
     split_key,
 )
+from mainspring.stores.sqlite.admin import forget_lines
 from mainspring.stores.sqlite.insertion import INSERT_PAYLOADS, INSERT_TAGS, LONG_PAYLOAD
 from mainspring.stores.sqlite.rows import COLUMNS, FINISHED, LIVE, from_row
 from mainspring.stores.sqlite.steps import PUT as PUT_STEPS
@@ -238,7 +239,11 @@ def finished_row(record: Record, _: Millis) -> tuple[Any, ...]:
 
 
 def put_belongings(transaction: Transaction, records: Sequence[Record]) -> None:
-    """Insert the parts of jobs that are kept in separate tables."""
+    """Insert the parts of jobs that are kept in separate tables.
+
+    A job that was deleted here by hand may come back. The audit log then names it for what its record says.
+    """
+    forget_lines(transaction, [record["id"] for record in records])
     long = [(record["id"], record["payload"]) for record in records if len(record["payload"]) > LONG_PAYLOAD]
     tags = [(tag, record["id"]) for record in records for tag in record["tags"]]
     runs = [(record["id"], *run) for record in records for run in record["runs"]]
