@@ -28,6 +28,8 @@ from tests.conformance.scenario import (
 BOOM = Failure("ValueError", "no guest 7", "Traceback …", place="shop:find")
 KNOWN = fingerprint("greet", "ValueError", "shop:find", "no guest 7")
 OTHER = Failure("OSError", "gone")
+THIRD = Failure("KeyError", "guest")
+THIRD_KNOWN = fingerprint("greet", "KeyError", "", "guest")
 OTHER_KNOWN = fingerprint("greet", "OSError", "", "gone")
 
 
@@ -268,6 +270,24 @@ class FailureTests(StoreScenario):
             [(KNOWN, 0, True), (KNOWN, 1, False)],
         )
         assert (await look(store, held.id)).fingerprint == KNOWN
+
+    async def test_a_success_leaves_a_note_for_each_group_in_which_the_job_has_failed(self, store: Store) -> None:
+        held, never, once = [await running(store) for _ in range(3)]
+        await end(store, held, Move.RETRY, failure=BOOM)
+        await end(store, await claim_one(store), Move.DEAD, failure=OTHER)
+        await store.change(Action.RETRY, Filter(ids=(held.id,)), BY)
+        await end(store, await claim_one(store), Move.RETRY, failure=THIRD)
+        await end(store, await claim_one(store), Move.SNOOZE)
+        await end(store, await claim_one(store), Move.RETRY, failure=OTHER)
+        await end(store, once, Move.RETRY, failure=Failure("EOFError", "x"))
+        last = (await look(store, once.id)).fingerprint
+        again = {job.id: job for job in (await store.claim("w1", [Want("*", 2)])).jobs}
+        assert not [note for note in await notes(store) if note.recovered]
+        claims = (again[held.id], never, again[once.id])
+        ends = [Outcome(job.id, job.token, Move.DONE, ref=job.ref, recovers=job.fingerprint) for job in claims]
+        assert await store.ack(ends) == [Status.COMPLETED] * 3
+        told = sorted((note.fingerprint, note.job_id) for note in await notes(store) if note.recovered)
+        assert told == sorted([*((known, held.id) for known in (KNOWN, OTHER_KNOWN, THIRD_KNOWN)), (last, once.id)])
 
     async def test_a_crash_has_a_fingerprint_without_the_workers_name(self, store: Store, clock: ManualClock) -> None:
         held = await running(store)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import Mainspring, Retention
+from mainspring import Mainspring, Retention, Retry
 from mainspring.errors import ConfigurationError, FailureGroupNotFound, InvalidCursor
 from mainspring.features.failures import index, storage
 from mainspring.features.failures.group import FailureGroup, GroupPage, GroupState
@@ -180,6 +180,85 @@ async def test_a_retry_that_succeeds_by_itself_resolves_its_group(new_app: NewAp
         broken[0] = False
         await kit.time.advance(hours=1)
         assert (await only(app)).state is GroupState.RESOLVED
+
+
+async def test_a_success_resolves_all_groups_in_which_the_job_has_failed(new_app: NewApp) -> None:
+    app = new_app()
+    errors = [LookupError("a"), ValueError("b"), LookupError("a"), OSError("c")]
+    left = list(errors)
+
+    @app.task(retry=Retry(max_attempts=9, base=60, max_delay=60))
+    async def flaky() -> None:
+        if left:
+            raise left.pop(0)
+
+    async with manual(app, start=START) as kit:
+        await flaky.enqueue()
+        for _ in range(len(errors)):
+            await kit.drain()
+            assert {group.state for group in (await app.failures.list()).groups} == {GroupState.OPEN}
+            await kit.time.advance(seconds=61)
+        await kit.drain()
+        groups = {group.error_type: group for group in (await app.failures.list()).groups}
+        assert {name: group.count for name, group in groups.items()} == {
+            "LookupError": 2,
+            "ValueError": 1,
+            "OSError": 1,
+        }
+        assert all(group.state is GroupState.RESOLVED and group.automatic for group in groups.values())
+        assert {group.reopened for group in groups.values()} == {0}
+
+
+async def test_a_second_bug_that_a_fix_uncovers_keeps_the_first_group_open_until_the_job_succeeds(
+    new_app: NewApp,
+) -> None:
+    app = new_app()
+    bugs: list[Exception] = [LookupError("first")]
+
+    @app.task(max_attempts=1)
+    async def buggy() -> None:
+        if bugs:
+            raise bugs[-1]
+
+    async with manual(app, start=START) as kit:
+        for _ in range(2):
+            await buggy.enqueue()
+        await kit.drain()
+        first = await only(app)
+        bugs[0] = ValueError("second")
+        await app.failures.retry(first.fingerprint)
+        await kit.drain()
+        groups = {group.error_type: group for group in (await app.failures.list()).groups}
+        assert {name: (group.state, group.dead) for name, group in groups.items()} == {
+            "LookupError": (GroupState.OPEN, 0), "ValueError": (GroupState.OPEN, 2),
+        }  # fmt: skip
+        bugs.clear()
+        await app.failures.retry(groups["ValueError"].fingerprint)
+        await kit.drain()
+        groups = {group.error_type: group for group in (await app.failures.list()).groups}
+        assert {group.state for group in groups.values()} == {GroupState.RESOLVED}
+
+
+async def test_a_success_leaves_a_group_open_that_has_other_jobs(new_app: NewApp) -> None:
+    app = new_app()
+    runs: dict[int, int] = {}
+
+    @app.task(max_attempts=5)
+    async def fetch(number: int) -> None:
+        runs[number] = runs.get(number, 0) + 1
+        if runs[number] == 1 or number == 2:
+            raise LookupError("there")
+        if runs[number] == 2:
+            raise ValueError("then")
+
+    async with manual(app, start=START) as kit:
+        for number in (1, 2):
+            await fetch.enqueue(number=number)
+        await kit.drain()
+        await kit.time.advance(days=1)
+        await kit.drain()
+        states = {group.error_type: group.state for group in (await app.failures.list()).groups}
+        assert states == {"LookupError": GroupState.OPEN, "ValueError": GroupState.RESOLVED}
 
 
 async def test_a_muted_group_counts_and_stays_muted_until_its_time(new_app: NewApp) -> None:

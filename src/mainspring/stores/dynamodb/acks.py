@@ -19,7 +19,7 @@ from mainspring.stored_options import has_on_end
 from mainspring.stores.dynamodb import steps, wakeups
 from mainspring.stores.dynamodb.client import Cancelled, ConditionFailed
 from mainspring.stores.dynamodb.counts import day_of
-from mainspring.stores.dynamodb.failures import failure_actions, register_notes
+from mainspring.stores.dynamodb.failures import failure_actions, past_failures, register_notes
 from mainspring.stores.dynamodb.insertion import (
     MAX_ITEM_BYTES,
     PendingInserts,
@@ -205,7 +205,8 @@ async def ack_one(
     for _ in range(MAX_TRIES):
         if row is None or row["token"] != outcome.token or status_of(row) is not Status.RUNNING:
             return written_before(row, outcome, doubts, mark)
-        decision = decide(table, row, outcome, mark)
+        past = await past_failures(table, state_of(row)) if outcome.move is Move.DONE else ()
+        decision = decide(table, row, outcome, mark, past)
         decision.entries[:0] = entries_before
         followers = PendingInserts(table, decision.followed_by)
         try:
@@ -242,7 +243,8 @@ def written_before(row: Row | None, outcome: Outcome, doubts: Doubts, mark: str)
 # -- deciding -------------------------------------------------------------------------------------------
 
 
-def decide(table: Table, row: Row, outcome: Outcome, mark: str) -> ItemChanges:
+def decide(table: Table, row: Row, outcome: Outcome, mark: str, past: Sequence[str] = ()) -> ItemChanges:
+    """Return what the outcome changes. `past` has the fingerprints of the job's last failures if it succeeds."""
     job, now = state_of(row), table.clock.now()
     conclusion = conclude(job, outcome, now)
     status = conclusion.status
@@ -261,7 +263,7 @@ def decide(table: Table, row: Row, outcome: Outcome, mark: str) -> ItemChanges:
     decision = ItemChanges(status, fitted(row, changes), run_item(job, conclusion, now))
     decision.entries = feed.ended([(job, conclusion)], [outcome]) if table.recording else []
     decision.duration = feed.duration_of(conclusion)
-    noted = failure_actions(table, job, conclusion, now)
+    noted = failure_actions(table, job, conclusion, now, past)
     decision.more, decision.noted = [*steps.puts(row["SK"], outcome.steps), *noted], bool(noted)
     if status in FINISHED:
         decision.followed_by = jobs_after([(job, conclusion)])

@@ -8,8 +8,9 @@ features/failures adds them up.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 
 from mainspring.clock import Millis
 from mainspring.ids import new_id
@@ -20,6 +21,8 @@ from mainspring.stores.engine.ack import Conclusion, JobState
 NOTES = "failure-notes"
 LONGEST_SAMPLE = 500  # characters of a message that a note keeps
 NOTE_RETENTION: Millis = 30 * 86_400_000  # of a note that no worker has added up
+MAX_PAST_FAILURES = 100  # of a job's history that its success looks at
+MAX_RECOVERED = 10  # groups that the success of a job tells: DynamoDB writes up to 100 items at once
 
 
 @dataclass(slots=True)
@@ -49,8 +52,14 @@ def note_of(data: str) -> FailureNote:
     return FailureNote(**values | {"versions": tuple(values["versions"])})
 
 
-def notes(concluded: Iterable[tuple[JobState, Conclusion]], now: Millis) -> list[Write]:
-    """Return the notes of runs that end together: one for each failure group."""
+def notes(
+    concluded: Iterable[tuple[JobState, Conclusion]], now: Millis, past: Mapping[str, Sequence[str]]
+) -> list[Write]:
+    """Return the notes of runs that end together: one for each failure group.
+
+    `past` has the fingerprints of the last failures of the jobs in `recovered_often`, newest first. A success concerns
+    all groups in which the job has failed, and the job itself knows only the last of them.
+    """
     found: dict[str, FailureNote] = {}
     for job, end in concluded:
         if end.failure is not None:
@@ -58,9 +67,19 @@ def notes(concluded: Iterable[tuple[JobState, Conclusion]], now: Millis) -> list
             note = found.setdefault(known, FailureNote(known, now, job.task, job.id))
             add(note, job, end)
         elif end.status is Status.COMPLETED and job.fingerprint is not None:
-            note = found.setdefault(job.fingerprint, FailureNote(job.fingerprint, now, job.task, job.id))
-            note.recovered = True
+            for known in islice(dict.fromkeys((job.fingerprint, *past.get(job.id, ()))), MAX_RECOVERED):
+                found.setdefault(known, FailureNote(known, now, job.task, job.id)).recovered = True
     return [note.to_write() for note in found.values()]
+
+
+def recovered_often(concluded: Iterable[tuple[JobState, Conclusion]]) -> list[str]:
+    """Return the ids of the jobs that succeed and may have failed in several groups."""
+    return [job.id for job, end in concluded if end.status is Status.COMPLETED and may_have_failed_twice(job)]
+
+
+def may_have_failed_twice(job: JobState) -> bool:
+    """Return whether a running job may have failed twice. Each run has a higher token than the one before it."""
+    return job.fingerprint is not None and job.token > 2
 
 
 def add(note: FailureNote, job: JobState, end: Conclusion) -> None:
