@@ -71,7 +71,7 @@ def maybe_older(item: Mapping[str, Any], rng: random.Random) -> Mapping[str, Any
     lines = item[JOURNAL]["L"] if JOURNAL in item else []
     if not lines or rng.random() > TORN:
         return item
-    _, _, kind, _ = json.loads(lines[-1]["S"])
+    _, _, kind, *_ = json.loads(lines[-1]["S"])
     return None if kind == "created" else {**item, JOURNAL: {"L": lines[:-1]}}
 
 
