@@ -22,7 +22,7 @@ from mainspring.stores.protocol import Action, Filter, Halt
 from mainspring.testing.clock import ManualClock
 from tests.chaos.programs.unreliable import remove_guard
 from tests.conformance.feed import Reader, from_now
-from tests.conformance.scenario import claim, end, join, new_job, put, put_many, running
+from tests.conformance.scenario import by_silence, claim, end, join, new_job, put, put_many, running
 from tests.dynamodb import FreshStore
 from tests.stores.dynamodb.conftest import Programs
 
@@ -447,3 +447,65 @@ async def test_a_hint_stays_until_its_change_is_seen(store: FreshStore, reader: 
     assert await reader.read() == []
     seen = [change.job_id for change in await reader.read()]
     assert (seen == [job_id]) == (guard == "none")
+
+
+# -- a process that is killed -------------------------------------------------------------------------------
+
+
+def kill_after(store: DynamoStore, writes: int) -> None:
+    """Let the process write this often to workers and the feed; then no request of it arrives any more."""
+    whole, left = store.client.call, [writes]
+
+    async def call(operation: str, request: Mapping[str, Any]) -> Answer:
+        is_write = operation not in {"GetItem", "BatchGetItem", "Query"}
+        if is_write and ("workers#" in str(request) or "hints#" in str(request)):
+            left[0] -= 1
+        if left[0] < 0:
+            raise StoreUnavailable
+        return await whole(operation, request)
+
+    store.client.call = call  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2])
+async def test_a_worker_joins_in_the_feed_exactly_if_it_is_there(
+    programs: Programs, reader: Reader, writes: int
+) -> None:
+    writer = await programs.another()
+    kill_after(writer, writes)
+    with suppress(StoreUnavailable):
+        await join(writer, "w2")
+    is_there = "w2" in {worker.id for worker in (await programs.first.stats()).workers}
+    assert [change.data["worker"] for change in await reader.read()] == ["w2"] * is_there
+    assert is_there == (writes > 0)
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2])
+async def test_a_worker_leaves_in_the_feed_exactly_if_it_is_gone(
+    programs: Programs, clock: ManualClock, reader: Reader, writes: int
+) -> None:
+    """If it is not, it is found dead later, and must not have left before."""
+    writer = await programs.another()
+    await join(writer, "w2")
+    await reader.read()
+    kill_after(writer, writes)
+    with suppress(StoreUnavailable):
+        await writer.leave("w2")
+    await by_silence(programs.first, clock, "w2")
+    kinds = [change.kind for change in await reader.read()]
+    assert kinds == [ChangeKind.WORKER_LEFT if writes else ChangeKind.WORKER_DIED]
+
+
+async def test_a_worker_that_another_process_has_written_meanwhile_is_recorded_once(
+    programs: Programs, reader: Reader
+) -> None:
+    writer, other = await programs.another(), await programs.another()
+
+    async def join_first(_: Mapping[str, Any], answer: Answer) -> Answer:
+        await join(other, "w2")
+        return answer
+
+    met = twist_once(writer, "GetItem", "workers#", join_first)
+    await join(writer, "w2")
+    assert met
+    assert [change.kind for change in await reader.read()] == [ChangeKind.WORKER_JOINED]

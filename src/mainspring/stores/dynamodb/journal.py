@@ -105,14 +105,6 @@ class Hint:
         return [("Put", put(words))]
 
 
-async def record(table: Table, *entries: Entry) -> None:
-    """Record changes that are not made in a transaction: workers that come and go."""
-    hint = Hint(table)
-    hint.add(entries)
-    for _, request in hint.actions():
-        await table.put(request)
-
-
 def hint_key(hint: str) -> Item:
     return key(f"hints#{crc32(hint.encode()) % HINT_PARTITIONS}", hint)
 

@@ -14,7 +14,7 @@ from mainspring.job import Status
 from mainspring.log import get_log
 from mainspring.stores.dynamodb.client import ConditionFailed, Item
 from mainspring.stores.dynamodb.items import key, stamp, status_of, ttl, unstamp
-from mainspring.stores.dynamodb.journal import Hint, record
+from mainspring.stores.dynamodb.journal import Hint
 from mainspring.stores.dynamodb.table import Refused, Table, together
 from mainspring.stores.dynamodb.values import (
     Condition,
@@ -46,23 +46,39 @@ def worker_key(worker: str) -> Item:
 
 
 async def join(table: Table, worker: WorkerInfo) -> None:
-    if table.recording is not None and await table.get(worker_key(worker.id)) is None:
-        await record(table, feed.joined(worker))
-    await sign_of_life(table, worker.id, {"info": json.dumps(to_data(worker))})
+    info = {"info": json.dumps(to_data(worker))}
+    if not await join_as_new(table, worker, info):
+        await sign_of_life(table, worker.id, info)
+
+
+async def join_as_new(table: Table, worker: WorkerInfo, info: Mapping[str, object]) -> bool:
+    """Write the item of a worker and record that it joined; return False if it is known or nothing is recorded.
+
+    Both are one transaction: after a crash between two writes, readers would know a worker that never existed.
+    """
+    if table.recording is None or await table.get(worker_key(worker.id)) is not None:
+        return False
+    hint = Hint(table)
+    hint.add([feed.joined(worker)])
+    change = ItemUpdate(worker_key(worker.id), heartbeat(table) | info, [absent("PK")], beside=hint.actions())
+    (result,) = await table.update_many([change])
+    return not isinstance(result, Refused)
 
 
 async def sign_of_life(table: Table, worker: str, more: Mapping[str, object] | None = None) -> Row:
     """Write a heartbeat and return the item."""
+    return await table.update(update(worker_key(worker), heartbeat(table) | (more or {})), then="ALL_NEW")
+
+
+def heartbeat(table: Table) -> dict[str, object]:
     now = table.clock.now()
-    changes = {
+    return {
         "beat": new_id(),
         "seen_at": stamp(now),
         "process": table.process,
         "buried": None,
         "ttl": ttl(now + WORKER_RETENTION),
-        **(more or {}),
     }
-    return await table.update(update(worker_key(worker), changes), then="ALL_NEW")
 
 
 async def revive(table: Table, worker: str) -> None:
@@ -90,8 +106,17 @@ async def expect(table: Table, worker: str) -> None:
 
 
 async def forget(table: Table, worker: str) -> None:
-    await record(table, feed.left(worker))
-    await table.delete(delete(worker_key(worker)))
+    """Delete the item of a worker and record that it left.
+
+    Both are one transaction: after a crash between two writes, a worker that has left would also be declared dead.
+    """
+    hint = Hint(table)
+    hint.add([feed.left(worker)])
+    gone, recorded = delete(worker_key(worker)), hint.actions()
+    if recorded:
+        await table.transact(("Delete", gone), *recorded)
+    else:
+        await table.delete(gone)
 
 
 async def bury(table: Table, worker: str, beat: str) -> bool:
