@@ -14,6 +14,7 @@ from mainspring import Mainspring
 from mainspring.cli import main
 from mainspring.features.failures.api import Failures
 from mainspring.features.failures.group import FailureGroup
+from mainspring.features.failures.storage import Groups
 from mainspring.job import Status
 from mainspring.stores.protocol import Filter
 from tests.worker.working import eventually
@@ -67,6 +68,24 @@ def test_list_and_show(run: Any) -> None:
     assert run("failures", "list", "--state", "resolved") == "no failure groups\n"
     assert run("failures", "list", "--task", "other") == "no failure groups\n"
     assert known(run) in run("failures", "list", "--since", "1h")
+
+
+def test_failures_that_are_not_counted_yet_are_mentioned(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = known(run)  # adds up the failures
+    assert json.loads(run("failures", "list", "--json"))["complete"]
+    assert json.loads(run("failures", "show", name, "--json"))["group"]["complete"]
+    assert "not counted yet" not in run("failures", "list") + run("failures", "show", name)
+    monkeypatch.setattr(Groups, "catch_up", leave_some)
+    page = json.loads(run("failures", "list", "--json"))
+    assert (page["complete"], page["groups"][0]["complete"]) == (False, False)
+    for command in (("list",), ("list", "--task", "other"), ("show", name), ("resolve", name), ("unmute", name)):
+        assert "some of the newest failures are not counted yet; ask again soon\n" in run("failures", *command)
+    for verb in ("show", "mute", "unmute", "reopen"):
+        assert not json.loads(run("failures", verb, name, "--json"))["group"]["complete"]
+
+
+async def leave_some(_groups: Groups) -> bool:
+    return False
 
 
 def test_resolve_mute_unmute_reopen(run: Any) -> None:

@@ -43,6 +43,7 @@ COLUMNS = [
 ]
 STYLES = {GroupState.OPEN: "red", GroupState.MUTED: "yellow", GroupState.RESOLVED: "green"}
 STATES = [state.value for state in GroupState]
+NOT_COUNTED = "some of the newest failures are not counted yet; ask again soon"
 THE_GROUP = "the fingerprint of the group or the beginning of it, see `mainspring failures list`"
 
 
@@ -91,12 +92,15 @@ def list_groups(args: Namespace, terminal: Terminal) -> int:
         states = tuple(args.state) or None
         page = app.failures.list_sync(state=states, task=args.task, since=since, limit=args.limit, cursor=args.cursor)
     if terminal.json:
-        terminal.emit({"groups": [plain(group) for group in page.groups], "cursor": page.cursor})
+        groups = [plain(group) for group in page.groups]
+        terminal.emit({"groups": groups, "cursor": page.cursor, "complete": page.complete})
         return Exit.OK
-    if not page.groups:
+    if page.groups:
+        terminal.table(COLUMNS, [row_of(group, now) for group in page.groups])
+    else:
         terminal.note("no failure groups")
-        return Exit.OK
-    terminal.table(COLUMNS, [row_of(group, now) for group in page.groups])
+    if not page.complete:
+        terminal.note(NOT_COUNTED)
     if page.cursor is not None:
         terminal.note(f"more with --cursor {page.cursor}")
     return Exit.OK
@@ -158,6 +162,8 @@ def say(app: Mainspring, group: FailureGroup, terminal: Terminal) -> None:
         terminal.emit({"group": plain(group)})
     else:
         terminal.table(COLUMNS, [row_of(group, app.now())])
+        if not group.complete:
+            terminal.note(NOT_COUNTED)
 
 
 def present(app: Mainspring, group: FailureGroup, terminal: Terminal) -> None:

@@ -74,7 +74,7 @@ async def list_groups(request: Request, query: Annotated[GroupQuery, Query()]) -
     )
     groups = [group_data(request, group) for group in page.groups]
     cursor = cursor_of("failure groups", page.cursor, where)
-    return answer({"groups": groups, "cursor": cursor}, headers=next_link(request, cursor))
+    return answer({"groups": groups, "cursor": cursor, "complete": page.complete}, headers=next_link(request, cursor))
 
 
 @router.get(

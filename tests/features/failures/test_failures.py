@@ -67,9 +67,26 @@ async def test_a_page_says_if_failures_are_not_counted_yet(new_app: NewApp, monk
         await enqueue(app, 3)
         await kit.drain()
         waiting = await app.store.browse(Listing(NOTES))
-        pages = [await app.failures.list() for _ in range(2)]
         assert len(waiting) == 3
-        assert [(page.groups[0].count, page.complete) for page in pages] == [(2, False), (3, True)]
+        page = await app.failures.list()
+        assert (page.groups[0].count, page.groups[0].complete, page.complete) == (2, False, False)
+        group = await app.failures.get(page.groups[0].fingerprint)
+        assert (group.count, group.complete) == (3, True)
+
+
+async def test_each_call_says_if_failures_are_not_counted_yet(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = new_app()
+    shop(app)
+    async with manual(app, start=START) as kit:
+        known = (await failed(kit, 1)).fingerprint
+        monkeypatch.setattr(storage, "MAX_PAGES", 0)
+        await enqueue(app, 1)
+        await kit.drain()
+        groups = [
+            await app.failures.get(known), *await app.failures.beginning_with(known), await app.failures.mute(known),
+            await app.failures.unmute(known), await app.failures.unmute(known),
+        ]  # fmt: skip
+        assert [(group.count, group.complete) for group in groups] == [(1, False)] * 5
 
 
 async def test_failures_with_the_same_cause_are_one_group(new_app: NewApp) -> None:

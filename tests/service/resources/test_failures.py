@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mainspring import Mainspring
+from mainspring.features.failures.storage import Groups
 from tests.service.resources.client import Client
 from tests.service.resources.conftest import fail
 
@@ -24,6 +25,24 @@ async def test_a_group_is_listed_and_shown(app: Mainspring, client: Client) -> N
     shown = await client.get(f"/v1/failures/{group['fingerprint']}")
     assert "nobody is here" in shown["traceback"]
     assert not group["traceback"]
+
+
+async def test_an_answer_says_if_failures_are_not_counted_yet(
+    app: Mainspring, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fail(app, 1)
+    page = await client.get("/v1/failures")
+    assert (page["complete"], page["groups"][0]["complete"]) == (True, True)
+    known = page["groups"][0]["fingerprint"]
+
+    async def leave_some(_groups: Groups) -> bool:
+        return False
+
+    monkeypatch.setattr(Groups, "catch_up", leave_some)
+    page = await client.get("/v1/failures")
+    assert (page["complete"], page["groups"][0]["complete"]) == (False, False)
+    assert not (await client.get(f"/v1/failures/{known}"))["complete"]
+    assert not (await client.post(f"/v1/failures/{known}:resolve", {}))["complete"]
 
 
 async def test_groups_are_filtered(app: Mainspring, client: Client) -> None:

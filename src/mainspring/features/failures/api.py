@@ -91,9 +91,7 @@ class Failures:
         after = None if cursor is None else parse_cursor(cursor, query)
         complete = await self._catch_up()
         page, last = await self._groups.page(query, after, limit)
-        dead = await self._dead_of(page)
-        now = self._services.store.clock.now()
-        groups = [group.shown(now, dead=dead[group.fingerprint]) for group in page]
+        groups = await self._listed(page, complete=complete)
         return GroupPage(groups, None if last is None else to_cursor(last, query), complete)
 
     def list_sync(
@@ -109,8 +107,8 @@ class Failures:
 
     async def get(self, fingerprint: str) -> FailureGroup:
         """Return a group, with the traceback of its sample. Raise FailureGroupNotFound if there is none."""
-        await self._catch_up()
-        return await self._shown(await self._groups.get(self._key(fingerprint)))
+        complete = await self._catch_up()
+        return await self._shown(await self._groups.get(self._key(fingerprint)), complete=complete)
 
     def get_sync(self, fingerprint: str) -> FailureGroup:
         return self.run(self.get(fingerprint))
@@ -121,15 +119,15 @@ class Failures:
         Groups of a project are found by the project and a dot before the beginning: `acme.4f1c`.
         """
         check_limit(limit)
-        await self._catch_up()
+        complete = await self._catch_up()
         groups = await self._groups.beginning_with(self._key(beginning), limit)
-        dead, now = await self._dead_of(groups), self._services.store.clock.now()
-        return [group.shown(now, dead=dead[group.fingerprint]) for group in groups]
+        return await self._listed(groups, complete=complete)
 
     def beginning_with_sync(self, beginning: str, *, limit: int = 10) -> builtins.list[FailureGroup]:
         return self.run(self.beginning_with(beginning, limit=limit))
 
     async def _catch_up(self) -> bool:
+        """Add up failures; return whether all are counted that are committed by now."""
         await self._services.store.open()
         return await self._groups.catch_up()
 
@@ -138,9 +136,13 @@ class Failures:
         key = key_of(checked(fingerprint))
         return key if self._project == EVERY_PROJECT else key._replace(group=self._project)
 
-    async def _shown(self, group: GroupData) -> FailureGroup:
-        dead, trace = await self._dead_of([group]), await self._traceback(group)
-        return group.shown(self._services.store.clock.now(), dead=dead[group.fingerprint], traceback=trace)
+    async def _listed(self, groups: Sequence[GroupData], *, complete: bool) -> builtins.list[FailureGroup]:
+        dead, now = await self._dead_of(groups), self._services.store.clock.now()
+        return [group.shown(now, dead=dead[group.fingerprint], complete=complete) for group in groups]
+
+    async def _shown(self, group: GroupData, *, complete: bool) -> FailureGroup:
+        (shown,) = await self._listed([group], complete=complete)
+        return replace(shown, traceback=await self._traceback(group))
 
     async def _dead_of(self, groups: Sequence[GroupData]) -> dict[str, Mapping[str, int]]:
         """Return for each group how many dead letters it has in each queue."""
@@ -205,10 +207,10 @@ class Failures:
 
         Groups in other states stay as they are.
         """
-        await self._catch_up()
+        complete = await self._catch_up()
         group = await self._groups.checked(await self._groups.get(self._key(fingerprint)))
         if group.state is not GroupState.MUTED:
-            return await self._shown(group)
+            return await self._shown(group, complete=complete)
         verdict = Verdict(group.state_after_mute, "unmute", automatic=group.recovered)
         return await self._judge(fingerprint, verdict, note, actor)
 
@@ -224,7 +226,7 @@ class Failures:
 
     async def _judge(self, fingerprint: str, verdict: Verdict, note: str, actor: str | None) -> FailureGroup:
         check_note(note)
-        await self._catch_up()
+        complete = await self._catch_up()
         by = By(actor or whoami(), note)
         until = {} if verdict.until is None else {"until": to_datetime(verdict.until).isoformat()}
         entry = Note(by, f"failure.{verdict.action}", {"fingerprint": checked(fingerprint)} | until)
@@ -233,7 +235,8 @@ class Failures:
             after = rules.judged(group, verdict.state, now, note=note, actor=by.actor, until=verdict.until)
             return replace(after, automatic=verdict.automatic)
 
-        return await self._shown(await self._groups.change(self._key(fingerprint), decide, entry))
+        group = await self._groups.change(self._key(fingerprint), decide, entry)
+        return await self._shown(group, complete=complete)
 
     # -- retrying ---------------------------------------------------------------------------------
 

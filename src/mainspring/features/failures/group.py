@@ -42,6 +42,7 @@ class FailureGroup:
     dead: int = 0  # its dead letters; MOST_DEAD: that many or more
     dead_in: Mapping[str, int] = field(default_factory=dict)  # of these, how many are in each queue
     traceback: str = ""  # of the sample; only `app.failures.get` reads it
+    complete: bool = True  # False: some of the newest failures are not counted yet; ask again soon
 
     @property
     def is_regression(self) -> bool:

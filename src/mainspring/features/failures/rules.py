@@ -50,12 +50,12 @@ class GroupData:
     def state_after_mute(self) -> GroupState:
         return GroupState.RESOLVED if self.recovered else GroupState.OPEN
 
-    def shown(self, now: Millis, *, dead: Mapping[str, int], traceback: str = "") -> FailureGroup:
+    def shown(self, now: Millis, *, dead: Mapping[str, int], complete: bool) -> FailureGroup:
         values = {name: getattr(self, name) for name in self.__slots__ if name != "recovered"}
         for name in ("first_seen", "last_seen", "changed_at", "until", "reopened_at"):
             values[name] = None if values[name] is None else to_datetime(values[name])
-        counted = {"dead": sum(dead.values()), "dead_in": dead}
-        return FailureGroup(**values | {"state": self.state_at(now), "traceback": traceback} | counted)
+        counted = {"dead": sum(dead.values()), "dead_in": dead, "complete": complete}
+        return FailureGroup(**values | {"state": self.state_at(now)} | counted)
 
 
 def from_json(text: str) -> GroupData:

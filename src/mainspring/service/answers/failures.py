@@ -7,6 +7,8 @@ from pydantic import Field
 from mainspring.features.failures.group import MOST_DEAD, GroupState
 from mainspring.service.views import Moment, View
 
+COMPLETE = "false: some of the newest failures are not counted yet; ask again soon"
+
 
 class GroupView(View):
     """All failures with one fingerprint."""
@@ -34,11 +36,13 @@ class GroupView(View):
     dead: int = Field(description=f"its dead letters, counted up to {MOST_DEAD:,}")
     dead_in: dict[str, int] = Field(description="of these, how many are in each queue")
     traceback: str = Field(description="of the sample; lists leave it out")
+    complete: bool = Field(description=COMPLETE)
 
 
 class GroupPage(View):
     groups: list[GroupView]
     cursor: str | None = Field(description="pass it as `cursor` to get the next page; null: this was the last")
+    complete: bool = Field(description=COMPLETE)
 
 
 class RetriedView(View):
