@@ -56,6 +56,11 @@ SAME: list[tuple[str, str]] = [
     ("no key “a\nb”", "no key “c”"),
     ("got 'a\n' and 'b'", "got 'c' and 'd'"),
     ("it's not ' closed\nand 'ana' failed", "it's not ' closed\nand 'bob' failed"),
+    ("no guest 'O'Brien' here", "no guest 'Ana' here"),
+    ("no guest 'it's O'Brien's' and 'x'", "no guest 'Ana' and 'Bob'"),
+    ("no guest ‘O’Brien’ here", "no guest ‘Ana’ here"),
+    ("invoice INV-2026-000123 is gone", "invoice INV-2026-7 is gone"),
+    ("got b'x' and b'y'", "got b'abc' and b'd'"),
 ]
 DIFFERENT: list[tuple[str, str]] = [
     ("there is no order 7", "there is no guest 7"),
@@ -73,6 +78,8 @@ DIFFERENT: list[tuple[str, str]] = [
     ("order A1B2C3 is gone", "order A1B2C3 is late"),
     ("isn't\nthere", "isn't\nhere"),
     ("a ' b\nc 'x' d", "a ' e\nc 'x' d"),
+    ("'x' is missing in 'y'", "'x' is too long in 'y'"),
+    ("b'x' is missing in b'y'", "b'x' is too long in b'y'"),
 ]
 
 

@@ -24,11 +24,17 @@ LIBRARY = "mainspring"
 
 # A pattern must not begin within a run of the characters that it goes on with. Otherwise it would read a long word from
 # each of its characters again, which stalls the worker.
+LETTER = r"[^\W_]"  # or a digit
+APOSTROPHE = rf"(?<={LETTER})(?<!(?<!{LETTER})[br])'(?={LETTER})"  # as in O'Brien; b'x' and r'x' begin quoted text
 QUOTED = re.compile(
-    r"""(?<![A-Za-z0-9\\])[br]?(?:"""
-    r"""'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*"|`[^`\n]*`|"""
+    rf"""(?<!{LETTER})(?<!\\)[br]?(?:"""
     # Over several lines, the closing mark must end a word, so that a stray mark does not pair with a later opening one.
-    r"""(?:'(?:[^'\\]|\\[\s\S])*'|"(?:[^"\\]|\\[\s\S])*"|`[^`]*`)(?![A-Za-z0-9]))"""
+    rf"""'(?:[^'\\]|\\[\s\S]|{APOSTROPHE})*+'(?!{LETTER})|'(?:[^'\\\n]|\\.)*'|"""
+    rf""""(?:[^"\\\n]|\\.)*"|"(?:[^"\\]|\\[\s\S])*"(?!{LETTER})|"""
+    rf"""`[^`\n]*`|`[^`]*`(?!{LETTER}))"""
+)
+CURLY = re.compile(  # noqa: RUF001
+    rf"“[^“”]*”|‘(?:[^‘’]|(?<={LETTER})’(?={LETTER}))*+’|‘[^‘’]*’|«[^«»]*»|„[^„“”]*[“”]"  # noqa: RUF001
 )
 # Names keep their letters: room12, 30ms, S3Error. Other words of letters and digits are ids: A1B2C3, 01HZX, AB12CD.
 MIXED = re.compile(r"(?<![^\W_])(?!\d++e\d++(?![^\W_]))[^\W\d_]*+\d++[^\W\d_]++\d[^\W_]*+", re.IGNORECASE)
@@ -36,7 +42,7 @@ CAPITALS = re.compile(r"(?<![^\W_])(?<!\d[.,])(?=[^\W_]{5})(?:[A-Z]++\d++[A-Z]++
 
 REPLACED: tuple[tuple[re.Pattern[str], str], ...] = (
     (QUOTED, "<text>"),
-    (re.compile("“[^“”]*”|‘[^‘’]*’|«[^«»]*»|„[^„“”]*[“”]"), "<text>"),  # noqa: RUF001
+    (CURLY, "<text>"),
     (re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), "<email>"),
     (re.compile(r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://[^\s,;)\]>]+", re.IGNORECASE), "<url>"),
     (re.compile(r"(?:[A-Za-z]:)?(?:[\\/][\w.@%+~=-]+){2,}[\\/]?|~(?:/[\w.@%+~=-]+)+/?"), "<path>"),
@@ -51,7 +57,7 @@ REPLACED: tuple[tuple[re.Pattern[str], str], ...] = (
     (CAPITALS, "<id>"),
     (re.compile(r"(?:(?<![A-Za-z])[+-])?\d[\d_]*(?:[.,]\d+)*(?:e[+-]?\d+)?%?", re.IGNORECASE), "<number>"),
 )
-REPEATED = re.compile(r"(<\w+>)(?:[\s,;|]+\1)+")
+REPEATED = re.compile(r"(<\w+>)(?:[\s,;|]*\1)+")
 SPACES = re.compile(r"\s+")
 
 
