@@ -58,7 +58,7 @@ SAME: list[tuple[str, str]] = [
     ("it's not ' closed\nand 'ana' failed", "it's not ' closed\nand 'bob' failed"),
     ("no guest 'O'Brien' here", "no guest 'Ana' here"),
     ("no guest 'it's O'Brien's' and 'x'", "no guest 'Ana' and 'Bob'"),
-    ("no guest ‘O’Brien’ here", "no guest ‘Ana’ here"),
+    ("no guest ‘O’Brien’ here", "no guest ‘Ana’ here"),  # noqa: RUF001
     ("invoice INV-2026-000123 is gone", "invoice INV-2026-7 is gone"),
     ("got b'x' and b'y'", "got b'abc' and b'd'"),
 ]

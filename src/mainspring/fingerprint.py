@@ -33,7 +33,7 @@ QUOTED = re.compile(
     rf""""(?:[^"\\\n]|\\.)*"|"(?:[^"\\]|\\[\s\S])*"(?!{LETTER})|"""
     rf"""`[^`\n]*`|`[^`]*`(?!{LETTER}))"""
 )
-CURLY = re.compile(  # noqa: RUF001
+CURLY = re.compile(
     rf"“[^“”]*”|‘(?:[^‘’]|(?<={LETTER})’(?={LETTER}))*+’|‘[^‘’]*’|«[^«»]*»|„[^„“”]*[“”]"  # noqa: RUF001
 )
 # Names keep their letters: room12, 30ms, S3Error. Other words of letters and digits are ids: A1B2C3, 01HZX, AB12CD.
