@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import Discard, Mainspring, Recover
+from mainspring import Discard, Mainspring, Recover, Retry
 from mainspring.errors import ConfigurationError
 from mainspring.events import JobsRecovered
 from mainspring.job import Priority, Status
@@ -69,6 +69,24 @@ async def test_a_job_is_recovered_a_bounded_number_of_times_and_only_within_the_
         assert (runs.count("poison"), runs.count("gone")) == (3, 1)
         assert [(await job.get()).status for job in (poison, gone)] == [Status.DEAD_LETTER] * 2
     assert [entry for entry in told if entry[1]] == [("send", 1, 0)] * 2
+
+
+async def test_slow_retries_do_not_reset_how_often_a_job_was_recovered(new_app: NewApp) -> None:
+    app, runs = new_app(), 0
+    hours_apart = Retry.delays(timedelta(hours=3))
+
+    @app.task(retry=hours_apart, recover=Recover(within=timedelta(hours=1), every=600, max_times=2))
+    async def send() -> None:
+        nonlocal runs
+        runs += 1
+        raise OSError("poison")
+
+    async with manual(app, start=START) as kit:
+        job = await send.enqueue()
+        await kit.drain()
+        await kit.time.advance(hours=24)
+        assert (await job.get()).status is Status.DEAD_LETTER
+    assert runs == 2 * (1 + 2)
 
 
 async def test_expired_jobs_are_recovered_if_the_task_says_so(new_app: NewApp) -> None:

@@ -34,6 +34,7 @@ log = get_log("mainspring.recovery")
 
 BREAKER_RETRY: Millis = 5_000  # until the next look, while the task's breaker is not closed
 OTHERS_RETRY: Millis = 60_000  # until the next look at the document of a task that only other programs know
+COUNT_LIFE: Millis = 90 * 86_400_000  # how long to remember how often a job was recovered: its retries may take weeks
 PAGE_SIZE = 200
 HOPELESS = frozenset({"Discard", "InvalidPayload", "CannotStoreResult", "UnsupportedCall"})
 """Types of failures that no retry helps; `Discard` says so itself."""
@@ -129,7 +130,7 @@ class RecoveryTimer(Timer):
         tally.exhausted += len(jobs) - len(due)
         if not due:
             return
-        expires_at = now + 2 * duration(recover.within)
+        expires_at = now + duration(recover.within) + COUNT_LIFE
         await self._count(task, {job: times.get(job, 0) + 1 for job in due}, expires_at)
         priority = None if recover.priority is None else int(Priority.parse(recover.priority))
         by = By("recovery", "recovered", audited=False)
