@@ -60,14 +60,14 @@ async def join_as_new(table: Table, worker: WorkerInfo, info: Mapping[str, objec
         return False
     hint = Hint(table)
     hint.add([feed.joined(worker)])
-    change = ItemUpdate(worker_key(worker.id), heartbeat(table) | info, [absent("PK")], beside=hint.actions())
+    change = ItemUpdate(worker_key(worker.id), {**heartbeat(table), **info}, [absent("PK")], beside=hint.actions())
     (result,) = await table.update_many([change])
     return not isinstance(result, Refused)
 
 
 async def sign_of_life(table: Table, worker: str, more: Mapping[str, object] | None = None) -> Row:
     """Write a heartbeat and return the item."""
-    return await table.update(update(worker_key(worker), heartbeat(table) | (more or {})), then="ALL_NEW")
+    return await table.update(update(worker_key(worker), {**heartbeat(table), **(more or {})}), then="ALL_NEW")
 
 
 def heartbeat(table: Table) -> dict[str, object]:
