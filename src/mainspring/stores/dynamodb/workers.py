@@ -46,8 +46,10 @@ def worker_key(worker: str) -> Item:
 
 
 async def join(table: Table, worker: WorkerInfo) -> None:
-    if table.recording is not None and await table.get(worker_key(worker.id)) is None:
-        await record(table, feed.joined(worker))
+    if table.recording is not None:
+        row = await table.get(worker_key(worker.id))
+        if row is None or "buried" in row:
+            await record(table, feed.joined(worker))
     await sign_of_life(table, worker.id, {"info": json.dumps(to_data(worker))})
 
 
