@@ -29,6 +29,7 @@ from tests.conformance.scenario import (
     claim,
     claim_one,
     end,
+    ignore,
     job_in,
     join,
     look,
@@ -91,7 +92,6 @@ class Reader:
 
 
 async def from_now(store: Store, page: int = 500, *, starts: bool = True) -> Reader:
-    await store.wake({"nothing": 1})  # a store may record in the background that a worker joined; writes are in order
     return Reader(store, str((await store.changes(starts=starts)).cursor), page, starts=starts)
 
 
@@ -331,6 +331,25 @@ class RecordedTests(FeedScenario):
             await store.ack([outcome(held, Move.RETRY, failure=failure, timed_out=timed_out, delay=60_000)])
             (retrying,) = await reader.read(ChangeFilter(kinds=("retrying",), jobs=(held.id,)))
             assert retrying.data["cause"] == cause
+
+    async def test_a_worker_that_comes_back_after_its_death_is_recorded_again(
+        self, store: Store, clock: ManualClock, reader: Reader
+    ) -> None:
+        info = WorkerInfo(id="w3", host="host", pid=1, queues=("mail",), remote=True)
+        for _ in range(2):
+            await store.join(info, None)
+            assert (await reader.one(ChangeKind.WORKER_JOINED)).data["worker"] == "w3"
+            await by_silence(store, clock, "w3")
+            assert (await reader.one(ChangeKind.WORKER_DIED)).data == {"worker": "w3"}
+
+    @pytest.mark.parametrize("remote", [True, False])
+    async def test_a_worker_that_joins_again_is_recorded_once(self, store: Store, reader: Reader, remote: bool) -> None:
+        for queue in ("mail", "sms", "sms"):
+            await store.join(WorkerInfo(id="w3", host="host", pid=1, queues=(queue,), remote=remote), ignore)
+        assert (await reader.one(ChangeKind.WORKER_JOINED)).data["queues"] == ["mail"]
+        await store.leave("w3")
+        await join(store, "w3")
+        assert [change.kind for change in await reader.read()] == ["worker_left", "worker_joined"]
 
     async def test_a_worker_that_comes_and_goes_is_recorded(self, store: Store, reader: Reader) -> None:
         await join(store, "w3", queues=("mail", "sms"))

@@ -77,8 +77,30 @@ def join_and_fork(path: Path) -> None:
     signal.pause()
 
 
+def reap(path: Path) -> None:
+    """Look for dead workers all the time, with a short lease, and wait long for a lock."""
+
+    async def main() -> None:
+        store = SqliteStore(path, lease=0.1, busy_timeout=60.0)
+        while True:
+            await store.reap()
+            await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+
+def join_and_wait(path: Path) -> None:
+    """A worker that waits long for a lock when it joins."""
+
+    async def main() -> None:
+        await join(SqliteStore(path, busy_timeout=60.0), "joining")
+
+    asyncio.run(main())
+    signal.pause()
+
+
 PROGRAMS: dict[str, Callable[[Path], None]] = {
-    program.__name__: program for program in (insert, fill, migrate, join_and_fork)
+    program.__name__: program for program in (insert, fill, migrate, join_and_fork, reap, join_and_wait)
 }
 
 if __name__ == "__main__":

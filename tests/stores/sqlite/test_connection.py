@@ -99,7 +99,7 @@ async def test_tables_of_the_application_may_stand_beside_ours(tmp_path: Path) -
 @pytest.mark.parametrize("version", [0, 1, 99])
 async def test_a_file_of_the_application_keeps_its_tables_and_its_version(tmp_path: Path, version: int) -> None:
     path = tmp_path / "theirs.db"
-    names = [name.removeprefix("mainspring_") for name in TABLES] + ["workers"]
+    names = [name.removeprefix("mainspring_") for name in TABLES]
     with closing(sqlite3.connect(path)) as connection:
         for name in names:
             connection.execute(f"CREATE TABLE {name} (theirs)")

@@ -275,7 +275,6 @@ async def test_an_idle_store_wakes_no_worker(store: SqliteStore, monkeypatch: py
     await put(store, delay=60_000)
     bell = Bell()
     await join(store, "w1", bell)
-    await store.wait_to_write()  # then the change feed has recorded that the worker joined
     await asyncio.sleep(0.05)
     assert await bell.hears(Wake.JOBS)
     for _ in range(20):

@@ -314,7 +314,7 @@ SCANS_OF_FEW_ROWS = re.compile(
     r"SCAN mainspring_jobs USING (COVERING )?INDEX mainspring_jobs_running$"  # as many as run
     r"|SCAN \d+ CONSTANT ROWS?|SCAN CONSTANT ROW|VIRTUAL TABLE|SCAN \(subquery-\d+\)|SCAN \(join-\d+\)"
     r"|SCAN (ended|going|outcome|queues|waiting|suspect|aside|line|level|mainspring_halts)\b"
-    r"|SCAN (mainspring_counts|mainspring_feed)\b"
+    r"|SCAN (mainspring_counts|mainspring_feed|mainspring_workers)\b"
 )
 
 

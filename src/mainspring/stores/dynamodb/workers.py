@@ -52,15 +52,20 @@ async def join(table: Table, worker: WorkerInfo) -> None:
 
 
 async def join_as_new(table: Table, worker: WorkerInfo, info: Mapping[str, object]) -> bool:
-    """Write the item of a worker and record that it joined; return False if it is known or nothing is recorded.
+    """Write the item of a worker and record that it joined; return False if it lives already or nothing is recorded.
 
-    Both are one transaction: after a crash between two writes, readers would know a worker that never existed.
+    Both are one transaction: after a crash between two writes, readers would know a worker that never existed. The item
+    of a dead worker stays, marked as buried: a worker that comes back after its death joins again.
     """
-    if table.recording is None or await table.get(worker_key(worker.id)) is not None:
+    if table.recording is None:
         return False
+    row = await table.get(worker_key(worker.id))
+    if row is not None and "buried" not in row:
+        return False
+    is_unchanged = absent("PK") if row is None else exists("buried")
     hint = Hint(table)
     hint.add([feed.joined(worker)])
-    change = ItemUpdate(worker_key(worker.id), {**heartbeat(table), **info}, [absent("PK")], beside=hint.actions())
+    change = ItemUpdate(worker_key(worker.id), {**heartbeat(table), **info}, [is_unchanged], beside=hint.actions())
     (result,) = await table.update_many([change])
     return not isinstance(result, Refused)
 

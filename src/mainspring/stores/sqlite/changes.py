@@ -89,12 +89,6 @@ def to_entry(row: Sequence[Any]) -> Entry:
     return entry
 
 
-def record(transaction: Transaction, entries: list[Entry]) -> list[None]:
-    """Add entries about what happens outside of the database: workers that come and go."""
-    transaction.record(entries)
-    return [None] * len(entries)
-
-
 def read_if_asked(
     connection: sqlite3.Connection, now: Millis, after: Cursor | None, limit: int, until: Cursor | None
 ) -> ChangePage | None:

@@ -8,6 +8,9 @@ wakes the worker.
 A remote worker has `<id>.lease` instead, which no process keeps locked: whichever process speaks for the worker sets
 its modification time. Such a worker is dead when that time has not changed for a lease. Each process that is to be
 woken for it has its own socket, `<id>~<process>.sock`.
+
+The files are made before the worker's row in the table `mainspring_workers`. Dead workers lose their files before their
+row: whichever process finds a row without files records the death (maintenance.py).
 """
 
 from __future__ import annotations
@@ -38,11 +41,11 @@ class Registry(Protocol):
 
     def leave(self, worker: str) -> None: ...
     def beat(self, worker: str, stuck: int = 0) -> bool: ...
-    def forget(self, worker: str, heartbeat: object) -> bool: ...
+    def forget(self, worker: str, heartbeat: object) -> None: ...
     def dead(self, worker: str) -> bool: ...
     def heartbeat_of(self, worker: str) -> int: ...
     def workers(self) -> Iterable[WorkerInfo]: ...
-    def sweep(self) -> list[str]: ...
+    def sweep(self) -> None: ...
     def wake(self, wake: Wake, queues: Iterable[str] = ()) -> None: ...
     def wake_readers(self) -> None: ...
 
@@ -126,14 +129,12 @@ class Liveness:
             return False
         return True
 
-    def forget(self, worker: str, heartbeat: object) -> bool:
-        """Remove a remote worker, unless it has sent another heartbeat than this one; return whether it was removed."""
+    def forget(self, worker: str, heartbeat: object) -> None:
+        """Remove a remote worker, unless it has sent another heartbeat than this one."""
         with contextlib.suppress(FileNotFoundError), self._locked_lease(worker) as descriptor:
             if os.fstat(descriptor).st_mtime_ns == heartbeat:
                 os.unlink(self._path(worker, "lease"))
                 self._remove_sockets(worker)
-                return True
-        return False
 
     @contextlib.contextmanager
     def _locked_lease(self, worker: str, flags: int = 0) -> Iterator[int]:
@@ -193,29 +194,24 @@ class Liveness:
                 is_dead = time.time() - seen_at >= self._lease if info.remote else self.dead(info.id)
                 yield replace(info, alive=not is_dead)
 
-    def sweep(self) -> list[str]:
-        """Remove the files of dead workers, also of those that died before they had written theirs.
+    def sweep(self) -> None:
+        """Remove the files of dead workers, also of those that died before they had written theirs."""
+        for path in self.directory.glob("*.lock"):
+            if path.stem not in self._own:
+                self._remove_if_dead(path.stem)
 
-        Return the workers whose files were removed. Of several processes that sweep, one removes the file.
-        """
-        others = [path.stem for path in self.directory.glob("*.lock") if path.stem not in self._own]
-        return [worker for worker in others if self._remove_if_dead(worker) and not is_reader(worker)]
-
-    def _remove_if_dead(self, worker: str) -> bool:
+    def _remove_if_dead(self, worker: str) -> None:
         """Remove its files under its lock: a worker that joins by this name meanwhile then makes them again."""
         try:
             descriptor = os.open(self._path(worker, "lock"), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:  # another process was quicker
-            return False
+            return
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(descriptor).st_nlink == 0:  # another process has removed it since
-                return False
-            self.leave(worker)
+            if os.fstat(descriptor).st_nlink:  # otherwise another process has removed it since
+                self.leave(worker)
         except BlockingIOError:  # it is alive
-            return False
-        else:
-            return True
+            return
         finally:
             os.close(descriptor)
 

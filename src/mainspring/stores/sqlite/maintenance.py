@@ -1,30 +1,55 @@
-"""Maintenance: take over jobs of dead workers, delete expired data, diagnose and repair."""
+"""Maintenance: register workers, take over jobs of dead ones, delete expired data, diagnose and repair."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mainspring.clock import Millis
 from mainspring.job import Outcome
 from mainspring.stores.engine import feed
 from mainspring.stores.engine.ack import JobState, crashed, released, stalled, takeover
-from mainspring.stores.protocol import AfterStall, Finding, Pulse, Severity, Takeover
+from mainspring.stores.protocol import AfterStall, Finding, Pulse, Severity, Takeover, WorkerInfo
 from mainspring.stores.sqlite import changes, documents, numbers, schema
 from mainspring.stores.sqlite.acks import write
 from mainspring.stores.sqlite.admin import end_expired_halts, forget_lines, remove_jobs
 from mainspring.stores.sqlite.connection import DatabaseFile, file_system
-from mainspring.stores.sqlite.liveness import Liveness
+from mainspring.stores.sqlite.liveness import Liveness, Registry
 from mainspring.stores.sqlite.rows import FINISHED, KEPT_A_WEEK, KEPT_OTHERWISE, LIVE_STATE, WEEK, to_state
 from mainspring.stores.sqlite.transaction import Transaction
 from mainspring.stores.tables import COUNT_JOBS, NEVER, ODD_ROWS, RUNNING, odd_rows, status_name
-from mainspring.stores.workers import TimedRun
+from mainspring.stores.workers import Heartbeat, TimedRun
+
+# -- workers that join and leave ------------------------------------------------------------------
+
+JOIN = "INSERT INTO mainspring_workers VALUES (?) ON CONFLICT DO NOTHING"
+LEAVE = "DELETE FROM mainspring_workers WHERE worker = ?"
+
+
+def join(transaction: Transaction, workers: list[WorkerInfo]) -> list[None]:
+    """Record workers that are new. Call it after their files are made: a worker that has only a row is dead."""
+    new = [worker for worker in workers if transaction.execute(JOIN, (worker.id,)).rowcount]
+    transaction.record(feed.joined(worker) for worker in new)
+    return [None] * len(workers)
+
+
+def leave(transaction: Transaction, workers: list[str]) -> list[int]:
+    """Record that these workers leave, and release all jobs that they still hold; return their number per worker."""
+    numbers: list[int] = []
+    for worker in workers:
+        held = held_jobs(transaction, HELD_BY, worker)
+        numbers.append(len(write(transaction, [(job, released(job)) for job in held])))
+        transaction.execute(LEAVE, (worker,))
+        transaction.record([feed.left(worker)])
+    return numbers
+
 
 # -- takeover -------------------------------------------------------------------------------------
 
+JOINED = "SELECT worker FROM mainspring_workers"
 HOLDERS = f"SELECT DISTINCT worker FROM mainspring_jobs INDEXED BY mainspring_jobs_running WHERE status = {RUNNING}"
 TIMED = f"""
 SELECT json_group_array(json_array(id, token, deadline - claimed_at))
@@ -36,26 +61,57 @@ HELD_BY = f"{HELD} INDEXED BY mainspring_jobs_running WHERE status = {RUNNING} A
 HELD_AS = f"{HELD} WHERE id = ? AND token = ? AND status = {RUNNING}"
 
 
-def look(connection: sqlite3.Connection) -> tuple[list[str], list[TimedRun]]:
-    """Return the workers that hold jobs, and the runs of jobs with a timeout."""
-    return holders(connection), [TimedRun(*row) for row in json.loads(connection.execute(TIMED).fetchone()[0])]
+class Overview(NamedTuple):
+    """What one look shows of all workers and running jobs."""
+
+    joined: set[str]  # workers that have joined, and of which the change feed has no end
+    holders: set[str]  # workers that hold jobs
+    timed: list[TimedRun]  # runs of jobs with a timeout
+
+
+def look(connection: sqlite3.Connection) -> Overview:
+    joined = {worker for (worker,) in connection.execute(JOINED)}
+    timed = [TimedRun(*row) for row in json.loads(connection.execute(TIMED).fetchone()[0])]
+    return Overview(joined, set(holders(connection)), timed)
 
 
 def holders(connection: sqlite3.Connection) -> list[str]:
     return [worker for (worker,) in connection.execute(HOLDERS)]
 
 
-def take_over(transaction: Transaction, dead: list[tuple[str, Callable[[], bool]]]) -> list[list[Takeover]]:
-    """Take over the jobs of dead workers; return them per worker.
+class Death(NamedTuple):
+    """A worker that was found dead after this heartbeat."""
 
-    Each worker comes with a function that returns whether it is still dead. This transaction may have waited for a
-    worker that was stopped in the middle of a write and runs again now.
+    worker: str
+    heartbeat: Heartbeat | None
+    liveness: Registry
+
+    def is_certain(self) -> bool:
+        return self.liveness.dead(self.worker)
+
+    def is_silent(self) -> bool:
+        """Return whether the worker has sent no heartbeat since it was found dead."""
+        return self.liveness.heartbeat_of(self.worker) == self.heartbeat
+
+
+def take_over(transaction: Transaction, dead: list[Death]) -> list[list[Takeover]]:
+    """Take over the jobs of dead workers, and record the deaths that are certain; return the takeovers per worker."""
+    return [take_from(transaction, death) for death in dead]
+
+
+def take_from(transaction: Transaction, death: Death) -> list[Takeover]:
+    """Take over the jobs of a worker, unless it turns out to be alive.
+
+    This transaction may have waited for a worker that was stopped in the middle of a write and runs again now. Such a
+    worker still has its file. If another one joins by this name from now on, its row is written after this commit.
     """
-    return [take_from(transaction, worker) if is_dead() else [] for worker, is_dead in dead]
-
-
-def take_from(transaction: Transaction, worker: str) -> list[Takeover]:
-    return take(transaction, [(job, crashed(job)) for job in held_jobs(transaction, HELD_BY, worker)])
+    is_certain = death.is_certain()
+    if not is_certain and not death.is_silent():
+        return []
+    taken = take(transaction, [(job, crashed(job)) for job in held_jobs(transaction, HELD_BY, death.worker)])
+    if is_certain and transaction.execute(LEAVE, (death.worker,)).rowcount:  # 0: another process has recorded it
+        transaction.record([feed.died(death.worker)])
+    return taken
 
 
 def take_stalled(transaction: Transaction, late: list[tuple[TimedRun, AfterStall]]) -> list[list[Takeover]]:
@@ -76,16 +132,6 @@ def take(transaction: Transaction, ended: Sequence[tuple[JobState, Outcome]]) ->
     transaction.record(feed.stalled(ended))
     written = write(transaction, ended)
     return [takeover(job, outcome, end.status) for (job, outcome), end in zip(ended, written, strict=True)]
-
-
-def release_all(transaction: Transaction, workers: list[str]) -> list[int]:
-    """Release all jobs that these workers still hold; return their number per worker."""
-    numbers: list[int] = []
-    for worker in workers:
-        held = held_jobs(transaction, HELD_BY, worker)
-        numbers.append(len(write(transaction, [(job, released(job)) for job in held])))
-        transaction.record([feed.left(worker)])
-    return numbers
 
 
 # -- retention ------------------------------------------------------------------------------------

@@ -23,9 +23,8 @@ from mainspring.clock import Clock, Millis, to_datetime
 from mainspring.errors import ConfigurationError, UnsupportedCall
 from mainspring.job import Inserted, Outcome
 from mainspring.queue_patterns import meet
-from mainspring.stores.engine import feed
 from mainspring.stores.protocol import Completion, Finding, Severity, Wake, WorkerInfo
-from mainspring.stores.sqlite import changes, fork, insertion, schema
+from mainspring.stores.sqlite import fork, insertion, maintenance, schema
 from mainspring.stores.sqlite.errors import explain
 from mainspring.stores.sqlite.store import SqlStore
 from mainspring.stores.sqlite.transaction import Committing, Operation
@@ -92,10 +91,8 @@ class MemoryStore(SqlStore):
         raise UnsupportedCall(msg)
 
     async def join(self, worker: WorkerInfo, wake: Callable[[Wake], None] | None) -> None:
-        is_new = not self.liveness.heartbeat_of(worker.id)
         self.liveness.join(worker, wake)
-        if is_new:
-            await self._write(changes.record, [feed.joined(worker)])
+        await self._write(maintenance.join, [worker])
 
     @asynccontextmanager
     async def watching(self, notice: Callable[[], None]) -> AsyncIterator[None]:
@@ -201,13 +198,11 @@ class LocalWorkers:
         local.heartbeat = next(self._heartbeats)
         return True
 
-    def forget(self, worker: str, heartbeat: object) -> bool:
-        """Remove a remote worker, unless it has sent another heartbeat than this one; return whether it was removed."""
+    def forget(self, worker: str, heartbeat: object) -> None:
+        """Remove a remote worker, unless it has sent another heartbeat than this one."""
         local = self._workers.get(worker)
-        if local is None or not local.info.remote or local.heartbeat != heartbeat:
-            return False
-        del self._workers[worker]
-        return True
+        if local is not None and local.info.remote and local.heartbeat == heartbeat:
+            del self._workers[worker]
 
     def dead(self, worker: str) -> bool:
         """Return whether the worker is certainly dead: it has left, or has never joined."""
@@ -222,9 +217,8 @@ class LocalWorkers:
         locals_ = list(self._workers.values())  # other threads may join meanwhile
         return [replace(local.info, seen_at=to_datetime(local.seen_at), alive=True) for local in locals_]
 
-    def sweep(self) -> list[str]:
+    def sweep(self) -> None:
         """Do nothing: a worker that has left leaves nothing behind."""
-        return []
 
     @contextmanager
     def reader(self, notice: Callable[[], None]) -> Iterator[None]:

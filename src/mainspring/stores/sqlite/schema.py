@@ -21,8 +21,8 @@ TABLES = tuple(
     f"mainspring_{name}"
     for name in (
         "jobs", "archive", "payloads", "tags", "attempts", "steps", "dedupe", "counts", "halts", "confirmations",
-        "audit", "audit_jobs", "documents", "changes", "feed", "numbers", "all_jobs", "dead_letters", "all_attempts",
-        "all_steps", "audit_log", "schedules", "migrations",
+        "workers", "audit", "audit_jobs", "documents", "changes", "feed", "numbers", "all_jobs", "dead_letters",
+        "all_attempts", "all_steps", "audit_log", "schedules", "migrations",
     )
 )  # fmt: skip
 MIGRATIONS_TABLE = "mainspring_migrations"

@@ -189,6 +189,11 @@ CREATE TABLE mainspring_confirmations (
     number        INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Workers whose coming is in the change feed, and whose end is not. Whether they are alive is seen from their files.
+CREATE TABLE mainspring_workers (
+    worker        TEXT    NOT NULL PRIMARY KEY
+) STRICT, WITHOUT ROWID;
+
 -- The audit log: changes by hand, and the jobs that they changed.
 CREATE TABLE mainspring_audit (
     operation     TEXT    NOT NULL,        -- all pages of an operation share one row

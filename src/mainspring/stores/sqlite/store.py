@@ -23,7 +23,6 @@ from mainspring.ids import new_id
 from mainspring.job import Attempt, Inserted, Job, NewJob, Outcome, ProgressReport, Save, Status, Step, TimelineEntry
 from mainspring.stores.audit import audit_spot
 from mainspring.stores.documents import Bundle, By, Document, Due, Key, Listing
-from mainspring.stores.engine import feed
 from mainspring.stores.engine.change import ChangeRequest, refuse_negative
 from mainspring.stores.engine.halts import serves
 from mainspring.stores.feed import ChangePage, parse_cursor
@@ -181,7 +180,7 @@ class SqlStore(ABC):
 
     async def leave(self, worker: str) -> None:
         try:
-            await self._write(maintenance.release_all, [worker])
+            await self._write(maintenance.leave, [worker])
         finally:
             self.liveness.leave(worker)
 
@@ -195,28 +194,46 @@ class SqlStore(ABC):
     async def reap(self, after_stall: AfterStall = retry_at_once) -> Reaped:
         watch = self._watch
         with watch.looking():
-            holders, running = await self._read(maintenance.look)
-        late = [(run, after_stall) for run in watch.overdue(running)]
-        known = {info.id for info in self.liveness.workers()}.union(holders)
+            overview = await self._read(maintenance.look)
+        late = [(run, after_stall) for run in watch.overdue(overview.timed)]
+        known = {info.id for info in self.liveness.workers()} | overview.joined | overview.holders
         watch.forget_others(known)
         before, watch.dead = watch.dead, {worker for worker in known if self._is_dead(worker)}
-        gone = [(worker, self._death_of(worker)) for worker in holders if worker in watch.dead]
-        died = self.liveness.sweep()
-        taken: list[list[Takeover]] = await self._write(maintenance.take_over, gone) if gone else []
-        died += [worker for worker in watch.dead if self.liveness.forget(worker, watch.last_heartbeat(worker))]
-        taken += await self._write(maintenance.take_stalled, late) if late else []
-        if died:
-            await self._write(changes.record, [feed.died(worker) for worker in died])
-        return Reaped([takeover for takeovers in taken for takeover in takeovers], frozenset(watch.dead - before))
+        self._remove_files_of_dead()
+        deaths = self._deaths_to_write(overview)
+        try:
+            taken: list[list[Takeover]] = await self._write(maintenance.take_over, deaths) if deaths else []
+            taken += await self._write(maintenance.take_stalled, late) if late else []
+        except BaseException:
+            watch.dead &= before  # the next call reports the others
+            raise
+        new = (watch.dead - before).union(death.worker for death in deaths)
+        return Reaped([takeover for takeovers in taken for takeover in takeovers], frozenset(new))
+
+    def _remove_files_of_dead(self) -> None:
+        """Remove the files of dead workers, before their deaths are written.
+
+        From now on, such a worker that comes back has to join again, and so is recorded again. If this process dies
+        before it has written the deaths, the rows of the workers are left: the next `reap` writes them.
+        """
+        self.liveness.sweep()
+        for worker in self._watch.dead:
+            self.liveness.forget(worker, self._watch.last_heartbeat(worker))
+
+    def _deaths_to_write(self, overview: maintenance.Overview) -> list[maintenance.Death]:
+        """Return the dead workers that hold jobs, and those whose end the change feed does not have.
+
+        A worker that is only silent may come back without joining again, so the feed does not get its end.
+        """
+        found = [
+            maintenance.Death(worker, self._watch.last_heartbeat(worker), self.liveness)
+            for worker in sorted(self._watch.dead & (overview.joined | overview.holders))
+        ]
+        return [death for death in found if death.worker in overview.holders or death.is_certain()]
 
     def _is_dead(self, worker: str) -> bool:
         """Return whether the worker's lock is free, or its heartbeat has not changed for a lease."""
         return self.liveness.dead(worker) or self._watch.is_silent(worker, self.liveness.heartbeat_of(worker))
-
-    def _death_of(self, worker: str) -> Callable[[], bool]:
-        """Return a thread-safe check whether the worker has sent no heartbeat since it was found dead."""
-        liveness, heartbeat = self.liveness, self._watch.last_heartbeat(worker)
-        return lambda: liveness.dead(worker) or liveness.heartbeat_of(worker) == heartbeat
 
     async def prune(self, limit: int = 1000, *, keep_audit: Millis = AUDIT_RETENTION) -> int:
         """Delete what has expired by now. The writer may run later, when a jump of the clock may have been accepted."""
@@ -505,13 +522,22 @@ class SqliteStore(SqlStore):
         self._open()
         self._stop_listening(worker.id)
         with self.file.errors():
-            is_new = not self.liveness.heartbeat_of(worker.id)
+            is_new = self.liveness.dead(worker.id)
             listening = self.liveness.join(worker, listen=wake is not None)
         if wake is not None:
             self._listeners[worker.id] = Listener(listening, self.file, worker.queues, wake)
-        if is_new:  # not awaited: a locked file must not keep a worker from starting
-            joined = self._write(changes.record, [feed.joined(worker)], durable=False)
-            joined.add_done_callback(forget_error)
+        try:
+            await self._record_join(worker)
+        except BaseException:
+            if is_new:  # otherwise it would be listed as alive
+                self._stop_listening(worker.id)
+                self.liveness.leave(worker.id)
+            raise
+
+    async def _record_join(self, worker: WorkerInfo) -> None:
+        """Write that the worker has joined, in the calling thread if it can: each claim of a remote worker joins it."""
+        if self._open().writer.run_inline(maintenance.join, [worker], durable=False) is None:
+            await self._write(maintenance.join, [worker], durable=False)
 
     async def leave(self, worker: str) -> None:
         self._stop_listening(worker)
@@ -544,11 +570,6 @@ class SqliteStore(SqlStore):
 
     async def diagnose(self) -> list[Finding]:
         return await self._read(maintenance.diagnose, self.file, self.liveness)
-
-
-def forget_error(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()
 
 
 async def run_in_own_thread(work: Callable[[], None]) -> None:
