@@ -183,16 +183,19 @@ def count_writes(*stores: SqliteStore) -> list[str]:
 
 
 async def test_a_death_that_could_not_be_written_is_reported_and_recorded_later(
-    store: SqliteStore, reader: Reader, locked: Callable[[], Lock]
+    store: SqliteStore, other: SqliteStore, reader: Reader, clock: ManualClock, locked: Callable[[], Lock]
 ) -> None:
-    await join(store, "gone")
-    kill(store, "gone")
+    for worker in ("gone", "stopped"):
+        await join(other, worker)
+    await store.reap()
+    clock.advance(store.lease + 1)
+    kill(other, "gone")
     lock = locked()
     with pytest.raises(StoreBusy):
         await store.reap()
     lock.release()
-    assert (await store.reap()).dead == {"gone"}
-    assert await workers_in(reader) == ["worker_joined gone", "worker_died gone"]
+    assert (await store.reap()).dead == {"gone", "stopped"}
+    assert await workers_in(reader) == ["worker_joined gone", "worker_joined stopped", "worker_died gone"]
     assert (await store.reap()).dead == frozenset()
 
 
