@@ -84,7 +84,13 @@ async def reached(app: Mainspring, *ids: str, statuses: tuple[Status, ...]) -> l
         jobs = [await app.jobs.get(job_id) for job_id in ids]
         return jobs if all(job.status in statuses for job in jobs) else None
 
-    jobs: list[Job] = await eventually(found)
+    try:
+        jobs: list[Job] = await eventually(found)
+    except AssertionError as error:
+        seen = [await app.jobs.get(job_id) for job_id in ids]
+        shown = [(job.status.name, job.attempts, job.reason, job.failure and job.failure.message) for job in seen]
+        msg = f"{error}; the jobs: {shown}"
+        raise AssertionError(msg) from error
     return jobs
 
 
