@@ -68,14 +68,20 @@ def measure_all(fields: list[Field], options: argparse.Namespace) -> None:
     if not any(cases.values()):
         names = dict.fromkeys(case.name for field in fields for case in field.plan)
         raise SystemExit(f"no such measurement; there are {', '.join(names)}")
-    entries = {field.name: roster.read(field.name) for field in fields}
+    entries = {field.name: roster.read(field.peers) for field in fields}
     names = dict.fromkeys(entry.name for found in entries.values() for entry in found)
     if unknown := set(options.peers) - set(names):
         raise SystemExit(f"no such peer: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     for field in fields:
-        chosen = [entry for entry in entries[field.name] if not options.peers or entry.name in options.peers]
-        if chosen and cases[field.name]:
+        chosen = participants(entries[field.name], cases[field.name], options.peers)
+        if chosen:
             measure(field, cases[field.name], chosen, options).save(kept(field))
+
+
+def participants(entries: list[roster.Entry], cases: list[plan.Case], names: list[str]) -> list[roster.Entry]:
+    """The peers, of these names if any are given, that some case measures."""
+    named = [entry for entry in entries if not names or entry.name in names]
+    return [entry for entry in named if any(case.takes(entry) for case in cases)]
 
 
 def measure(field: Field, cases: list[plan.Case], entries: list[roster.Entry], options: argparse.Namespace) -> Results:

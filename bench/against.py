@@ -53,7 +53,7 @@ class Contest:
                     self._play(case, side, number)
 
     def _play(self, case: plan.Case, side: str, number: int) -> None:
-        entry = next(entry for entry in roster.read(self.field.name) if entry.name == roster.OURS)
+        entry = next(entry for entry in roster.read(self.field.peers) if entry.name == roster.OURS)
         ground = self.grounds.make(side)
         try:
             arguments = case.arguments_for(entry, quick=self.quick)

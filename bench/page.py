@@ -25,7 +25,8 @@ PAGE = """\
 
 This page compares Mainspring with its peers on one machine, on [SQLite](#sqlite), on [PostgreSQL](#postgresql) and by
 [HTTP](#http). Each peer has the best settings that its documentation gives. The [occasions](#occasions) of people have
-no peers; they are compared with bare SQL. The [reads](#reads) of pages and operators have none either.
+no peers; they are compared with bare SQL. The change feed ([SQLite](#change-feed-on-sqlite),
+[PostgreSQL](#change-feed-on-postgresql)) and the [reads](#reads) of pages and operators have none either.
 
 Every figure is the median of its rounds. Round brackets hold the lowest and the highest round. Square brackets say how
 many times better Mainspring is (below 1: worse), as the median of the ratios of all rounds. In each round the peers
@@ -53,10 +54,10 @@ shown as not measured.
   has its first job in hand until the last job has been acked.
 - **drain in chunks** (PostgreSQL): the same with a handler that is called once for up to 1000 jobs. Only for
   Mainspring and pg-boss.
-- **drain with a reader** (only ours): the drain while another process reads every change from the change feed, as a
+- **drain with a reader** (change feed): the drain while another process reads every change from the change feed, as a
   share of the drain without: eight pairs in turn, and the median of their shares.
-- **idle reader** (only ours): processor time over 30 seconds of a process that waits for changes while there are none;
-  of the server, the processes that serve the reader.
+- **idle reader** (change feed): processor time over 30 seconds of a process that waits for changes while there are
+  none; of the server, the processes that serve the reader.
 - **limits** (only ours): the drain with a rate that is never reached, and beside 100 k jobs that a limit blocks, as
   shares of the drain without; the two are measured one after the other.
 - **fair** (only ours): one tenant has 100 k jobs of 50 ms; single jobs of others come along, one after the other. The
@@ -94,23 +95,23 @@ One run of
 
 on {when}{quick}.
 
-### Goals on {title}
+### {title}: goals
 
 {goals}
 
-### Side by side on {title}
+### {title}: side by side
 
 {drawing}{comparison}
 
 {gaps}
 
-{beside}### Who takes part on {title}
+{beside}### {title}: who takes part
 
 {peers}
 
 {ground}
 
-### The machine of the {title} run
+### {title}: the machine
 
 {machine}
 <!-- end of field {name} -->"""
@@ -132,7 +133,7 @@ library. The table has the slowest read of each group. The goal: every read take
 
 {slow}
 
-### The machine of the reads
+### Reads: the machine
 
 {machine}
 <!-- end of field reads -->"""
@@ -147,7 +148,7 @@ RATES = """\
 
 """
 BESIDE_OTHERS = """\
-### Beside other jobs on {title}
+### {title}: beside other jobs
 
 {words}
 
@@ -180,6 +181,10 @@ a SQLite file on the file system of the project; the server of Redis is started 
 route are measured in turn, in ten pairs of slices of 1.5 seconds; the median of the pairs counts.""",
     "occasions": "Both stores are SQLite files on the file system of the project.",
     "sqlite": "All stores are files on the file system of the project, none in memory.",
+    "feed-sqlite": "The store is a file on the file system of the project. Worker and reader share the machine.",
+    "feed-postgres": """\
+The server is started for the run with its own defaults ({settings}), its data on the file system of the project.
+Server, worker and reader share the machine.""",
     "postgres": """\
 All of them use one server, started for the run with its own defaults ({settings}), its data on the file system of the
 project; each measurement has a database of its own. They connect by TCP. Every job is one call of the handler, but

@@ -50,7 +50,7 @@ LINES = [
     Line("idle worker beside 1 M waiting, % of a core", "idle-stocked", "percent", more_is_better=False),
     Line("idle server beside 1 M waiting, % of a core", "idle-stocked", "server", more_is_better=False),
     Line("drain with a reader of every change, % of none", "followed", "share", compared=False),
-    Line("idle reader of the change feed, % of a core", "idle-reader", "percent", compared=False),
+    Line("idle reader, % of a core", "idle-reader", "percent", compared=False),
     Line("the same, server, % of a core", "idle-reader", "server", compared=False),
     Line("drain with a rate that is not reached, % of none", "limits-rate", "share", compared=False),
     Line("drain beside 100 k blocked, % of none", "limits-blocked", "share", compared=False),
@@ -153,9 +153,11 @@ def _compared(results: Results, line: Line, peer: str) -> str:
     value = results.get(line.case, line.figure, peer)
     if value is None:
         return DASH
+    if peer == OURS or not line.compared:
+        return _with_spread(value)
     ours, theirs = (results.values(line.case, line.figure, name) for name in (OURS, peer))
     better = ratio(ours, theirs) if line.more_is_better else ratio(theirs, ours)
-    if better is None or peer == OURS or not line.compared:
+    if better is None:
         return _with_spread(value)
     return f"{_with_spread(value)} [{better:.2g}×]" if better < 10 else f"{_with_spread(value)} [{better:,.0f}×]"
 

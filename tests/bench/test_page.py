@@ -103,4 +103,4 @@ def test_occasions_have_a_section_without_drawings(tmp_path: Path) -> None:
     assert "| occasions fired, of 50 k people at one instant | ≥ 10,000/s | 11,000/s | reached |" in text
     assert "| people imported from a CSV file | ≥ 15,000/s | 16,000/s | reached |" in text
     assert "svg" not in text
-    assert "Beside other jobs" not in text
+    assert "beside other jobs" not in text

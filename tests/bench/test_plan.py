@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from bench import plan, roster
+from bench.__main__ import participants
 from bench.field import FIELDS
 from bench.measurements import MEASUREMENTS
 
@@ -16,7 +17,7 @@ def test_every_case_has_a_name_of_its_own_and_a_measurement(name: str) -> None:
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_peer_can_be_read_and_ours_opens_the_table(name: str) -> None:
-    entries = roster.read(name)
+    entries = roster.read(FIELDS[name].peers)
     assert entries[0].name == roster.OURS
     assert entries[-1].name == roster.FLOOR
     assert all("==" in pin or "@" in pin for entry in entries for pin in entry.versions)
@@ -40,6 +41,13 @@ def test_chunks_are_drained_by_us_and_by_pg_boss() -> None:
     entries = [entry for entry in roster.read("postgres") if case.takes(entry)]
     assert [entry.name for entry in entries] == ["mainspring", "pg_boss"]
     assert case.arguments_for(entries[0], quick=False)["jobs"] == entries[0].drain_jobs
+
+
+def test_only_peers_that_a_case_measures_take_part() -> None:
+    entries = roster.read(FIELDS["feed-sqlite"].peers)
+    assert [entry.name for entry in participants(entries, plan.FEED, [])] == [roster.OURS]
+    assert participants(entries, plan.FEED, ["huey"]) == []
+    assert participants(entries, plan.SQLITE, []) == entries
 
 
 def test_a_quick_run_still_has_more_due_than_it_drains() -> None:
