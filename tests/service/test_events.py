@@ -75,8 +75,8 @@ def jobs_of(events: Sequence[Got]) -> list[str | None]:
     return [event.job for event in events]
 
 
-async def start_of(store: Store, *, starts: bool = False) -> str:
-    return str((await store.changes(starts=starts)).cursor)
+async def start_of(store: Store) -> str:
+    return str((await store.changes()).cursor)
 
 
 async def feed_after(store: Store, cursor: str) -> list[Change]:
@@ -331,8 +331,7 @@ async def test_a_client_that_comes_back_by_a_parameter_resumes(app: Mainspring) 
 async def test_clients_that_leave_and_come_back_lose_repeat_and_reorder_nothing(any_app: Mainspring) -> None:
     """While jobs change, in overlapping transactions on PostgreSQL, each client hops between three processes."""
     rng = random.Random(7)
-    # Ask for starts before the first claim: a claim that is under way when they are first asked for resets DynamoDB.
-    start = await start_of(any_app.store, starts=True)
+    start = await start_of(any_app.store)
     await worker_of(any_app.store)
     async with AsyncExitStack() as stack:
         processes = [await stack.enter_async_context(serving(any_app)) for _ in range(3)]

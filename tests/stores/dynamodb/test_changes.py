@@ -307,22 +307,52 @@ async def test_a_reader_is_told_of_a_write_that_was_paused_when_it_began(
     assert page.reset == guarded
 
 
-async def test_a_reader_is_told_of_a_claim_that_was_paused_when_it_asked_for_starts(
+async def test_a_claim_that_was_paused_when_starts_were_asked_for_costs_no_reader_its_place(
     programs: Programs, clock: ManualClock
 ) -> None:
-    await from_now(programs.first, starts=False)
-    writer, cursors = await programs.another(), list[str]()
+    """Only its start is missing. A durable subscriber that wants no starts would lose changes by a reset."""
+    modest = await from_now(programs.first, starts=False)
+    writer, curious = await programs.another(), list[Reader]()
     await join(writer, "w1")
-    await put(writer)
+    job_id = await put(writer)
 
     async def pause() -> None:
-        cursors.append(str((await programs.first.changes(starts=True)).cursor))
+        curious.append(await from_now(programs.first))
         clock.advance(PAUSE)
 
     met = pause_before(writer, "in_progress", pause)
-    await claim(writer)
+    (held,) = await claim(writer)
+    await writer.ack([Outcome(held.id, held.token, Move.DONE, ref=held.ref)])
     assert met
-    assert (await programs.first.changes(cursors[0], starts=True)).reset
+    assert [(change.kind, change.job_id) for change in await modest.read() if change.job_id] == [
+        ("created", job_id), ("completed", job_id),
+    ]  # fmt: skip
+    assert [change.kind for change in await curious[0].read()] == ["completed"]
+
+
+async def test_a_claim_without_an_answer_costs_no_reader_its_place_when_starts_are_asked_for(
+    programs: Programs, clock: ManualClock
+) -> None:
+    """For example the claim of a worker that stops."""
+    reader = await from_now(programs.first, starts=False)
+    writer, held_up = await programs.another(), asyncio.Event()
+    await join(writer, "w1")
+
+    async def wait() -> None:
+        held_up.set()
+        await asyncio.Event().wait()
+
+    pause_before(writer, "in_progress", wait)
+    job_id = await put(writer)
+    claiming = asyncio.create_task(claim(writer))
+    await held_up.wait()
+    claiming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await claiming
+    await from_now(programs.first)
+    clock.advance(PAUSE)  # its next write looks whether starts are recorded
+    assert await put(writer)
+    assert job_id in {change.job_id for change in await reader.read()}
 
 
 async def test_a_write_that_was_in_time_resets_no_reader(programs: Programs, clock: ManualClock) -> None:

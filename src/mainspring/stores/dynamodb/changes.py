@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -88,51 +89,44 @@ async def look(table: Table) -> None:
     note_recording(table, await table.get(halts.ours(table)), looked_at)
 
 
-CHANGES = frozenset({"changes"})
-CLAIMS = frozenset({"changes", STARTS})  # a claim may also give jobs back
-
-
 @asynccontextmanager
-async def writing(table: Table, kinds: frozenset[str] = CHANGES) -> AsyncIterator[None]:
-    """Surround writes that record changes of these kinds.
+async def writing(table: Table) -> AsyncIterator[None]:
+    """Surround writes that record changes.
 
     The first reader waits until all writes that know nothing of it have taken effect. But a process may be paused
     between its look and its write. A write that took too long is noticed here, and the feed begins again: its readers
     are told that changes may be missing.
+
+    This is about the first reader of all, not about the first one that asks for starts. If a paused claim is not
+    recorded as started, only that start is missing. To begin again would cost all other readers their place.
     """
     await refresh_recording(table)
-    looked_at, missing = table.recording_read_at, kinds & unrecorded(table)
-    if any(moment(table) < until for kind, until in table.in_doubt.items() if kind not in unrecorded(table)):
+    looked_at, is_unrecorded = table.recording_read_at, table.recording is None
+    if not is_unrecorded and moment(table) < table.in_doubt_until:
         await begin_again(table)
     try:
         yield
     except (StoreUnavailable, asyncio.CancelledError):  # the write may still take effect
-        doubt(table, missing)
+        if is_unrecorded:
+            doubt(table)
         raise
-    if missing and moment(table) - looked_at > LATE * table.recording_age:
-        await look_again(table, missing)
+    if is_unrecorded and moment(table) - looked_at > LATE * table.recording_age:
+        await look_again(table)
 
 
-async def look_again(table: Table, missing: frozenset[str]) -> None:
+async def look_again(table: Table) -> None:
     """After a late write: if a reader has begun since, begin the feed again. An error must not hide the write."""
     try:
         await look(table)
-        if missing - unrecorded(table):
+        if table.recording is not None:
             await begin_again(table)
     except StoreError:
-        doubt(table, missing)
+        doubt(table)
 
 
-def doubt(table: Table, missing: frozenset[str]) -> None:
+def doubt(table: Table) -> None:
     """Remember that a change may be missing, should a reader have begun: the next write looks."""
-    table.in_doubt |= dict.fromkeys(missing, moment(table) + LATE_WRITE)
-
-
-def unrecorded(table: Table) -> frozenset[str]:
-    """Return what this process does not record, as far as it knows."""
-    if table.recording is None:
-        return CLAIMS
-    return frozenset() if table.records_starts else CLAIMS - CHANGES
+    table.in_doubt_until = moment(table) + LATE_WRITE
 
 
 async def begin_again(table: Table) -> None:
@@ -143,7 +137,7 @@ async def begin_again(table: Table) -> None:
         with suppress(Cancelled):
             another = {**found, "life": new_life()}
             await halts.write_all(table, {RECORDING: another}, None, only_if=[equals(RECORDING, found)])
-            table.in_doubt.clear()
+            table.in_doubt_until = -math.inf
             return
 
 

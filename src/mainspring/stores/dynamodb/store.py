@@ -223,7 +223,7 @@ class DynamoStore:
         most = sum(want.limit for want in wants) if limit is None else limit
         request = claims.ClaimRequest(worker, wants, most, solo, tasks, self._turn, version, self._watch.processes)
         try:
-            async with changes.writing(self.table, changes.CLAIMS):
+            async with changes.writing(self.table):
                 found = await claims.claim(self.table, request)
         except BaseException:  # jobs that it took are released later; also if this task was cancelled
             lost = self._lost.setdefault(worker, {})

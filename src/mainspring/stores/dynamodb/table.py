@@ -106,7 +106,7 @@ class Table:
     feed_grew: bool = False  # a read of the change feed has found something since the last poll
     recording_age: float = 1.0  # seconds for which this process trusts what it knows about the recording
     recording_read_at: float = -math.inf  # elapsed time before that look
-    in_doubt: dict[str, float] = field(default_factory=dict)  # until when unanswered writes may take effect unrecorded
+    in_doubt_until: float = -math.inf  # elapsed time until which unanswered writes may take effect unrecorded
     readers: list[Callable[[], None]] = field(default_factory=list)  # called when the change feed may have grown
 
     async def call(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
