@@ -195,6 +195,52 @@ async def test_a_missing_item_between_two_others_resets_the_reader(store: FreshS
     assert (await store.changes(str(first.cursor))).reset
 
 
+async def backup_of(store: FreshStore) -> list[dict[str, Any]]:
+    """Return all items of the table."""
+    request = {"TableName": store.table.name, "ConsistentRead": True}
+    items: list[dict[str, Any]] = (await store.client.call("Scan", request))["Items"]
+    return items
+
+
+async def restore(store: FreshStore, backup: list[dict[str, Any]]) -> None:
+    """Put the table back as it was. The service restores into a new table, which may have the old name."""
+    kept = [(item["PK"], item["SK"]) for item in backup]
+    newer = [item for item in await backup_of(store) if (item["PK"], item["SK"]) not in kept]
+    await store.table.delete_many([{"PK": item["PK"], "SK": item["SK"]} for item in newer])
+    for item in backup:
+        await store.client.call("PutItem", {"TableName": store.table.name, "Item": item})
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["at the end", "after a change"])
+async def test_a_restored_backup_resets_readers(
+    store: FreshStore, reader: Reader, clock: ManualClock, *, ended: bool
+) -> None:
+    """The numbers after the backup are given again, to other changes. A reader would pass over them."""
+    await put(store)
+    await reader.read()
+    before, backup = reader.cursor, await backup_of(store)
+    await put(store)
+    await reader.read()
+    after = str((await store.changes()).cursor) if ended else reader.cursor
+    await restore(store, backup)
+    assert (await store.changes(after)).reset
+    clock.advance(1)
+    job_id = await put(store)
+    assert [change.job_id for change in await Reader(store, before).read()] == [job_id]
+    assert (await store.changes(after)).reset
+
+
+async def test_a_cursor_whose_item_has_expired_is_still_of_this_feed(
+    store: FreshStore, reader: Reader, clock: ManualClock
+) -> None:
+    await put(store)
+    await reader.read()
+    await store.table.delete({"Key": key(changes.LOG, f"{await changes.last_number(store.table):012d}")})
+    assert await reader.read() == []
+    job_id = await put(store)
+    assert [change.job_id for change in await reader.read()] == [job_id]
+
+
 async def test_readers_that_begin_at_the_same_time_begin_the_same_feed(programs: Programs) -> None:
     stores = [await programs.another() for _ in range(4)]
     for store in stores:

@@ -374,37 +374,74 @@ async def read(table: Table, after: Cursor | None, limit: int, *, starts: bool) 
     return await read_log(table, after, limit) if await move(table) else page
 
 
+@dataclass(slots=True)
+class Part:
+    """A part of the log, after a cursor."""
+
+    after: Cursor
+    entries: list[Entry] = field(default_factory=list)
+    marks: dict[int, str] = field(default_factory=dict)  # entry -> mark of its item
+    own_mark: str | None = None  # of the item that has the cursor's number; None: it was not seen
+
+    def add(self, row: Row) -> None:
+        if int(row["SK"]) == self.after.number // NUMBERS:
+            self.own_mark = mark_of(row)
+        entries = [entry for entry in entries_of(row) if entry.number > self.after.number]
+        self.entries += entries
+        self.marks |= dict.fromkeys((entry.number for entry in entries), mark_of(row))
+
+    def is_of_another_log(self) -> bool:
+        """Return whether the cursor's number was given again, after a backup was restored."""
+        return bool(self.own_mark and self.after.mark) and self.own_mark != self.after.mark
+
+
+def mark_of(row: Row) -> str:
+    """Return what tells an item of the log from another one that had its number before a backup was restored."""
+    return str(row["expires_at"])
+
+
 async def read_log(table: Table, after: Cursor, limit: int) -> ChangePage:
-    number = after.number // NUMBERS
-    entries = await entries_after(table, after, limit)
-    if not entries and await last_number(table) > number:
-        rows = await hidden_items(table, number + 1, number + 2)  # or written after the query
-        if not rows:  # it has expired
-            return ChangePage([], await end_of_log(table, after.life), reset=True)
-        entries = entries_of(rows[0])
-    page = entries[:limit]
+    part = await part_after(table, after, limit)
+    if part.is_of_another_log() or not (part.entries or await add_hidden_item(table, part)):
+        return ChangePage([], await end_of_log(table, after.life), reset=True)
+    page = part.entries[:limit]
     table.feed_grew = table.feed_grew or bool(page)
-    cursor = Cursor(after.life, page[-1].number) if page else after
-    return ChangePage(page, cursor, more=len(entries) > limit)
+    cursor = Cursor(after.life, page[-1].number, mark=part.marks[page[-1].number]) if page else after
+    return ChangePage(page, cursor, more=len(part.entries) > limit, marks=part.marks)
 
 
-async def entries_after(table: Table, after: Cursor, limit: int) -> list[Entry]:
+async def add_hidden_item(table: Table, part: Part) -> bool:
+    """Add the next item, if the query did not show it; return whether the cursor is one of this log.
+
+    It is not if the next item has expired, or if the log has not come to the cursor's number: a backup was restored.
+    The cursor's item may be visible before the last number is, because one transaction writes both.
+    """
+    number, last = part.after.number // NUMBERS, await last_number(table)
+    if last <= number:
+        return last == number or part.own_mark is not None
+    rows = await hidden_items(table, number + 1, number + 2)  # or written after the query
+    for row in rows:
+        part.add(row)
+    return bool(rows)
+
+
+async def part_after(table: Table, after: Cursor, limit: int) -> Part:
     """Return the next entries, up to the first item that is missing; more of them than the limit, if there are more."""
     expected = after.number // NUMBERS + 1
     bound = Condition("{name} >= {value}", "SK", f"{expected - 1:012d}")
     pages = table.query(equals("PK", LOG), bound, consistent=True, limit=limit)
-    entries: list[Entry] = []
-    while pages.more and len(entries) <= limit:
+    part = Part(after)
+    while pages.more and len(part.entries) <= limit:
         for row in await pages.next():
             hidden = await hidden_items(table, expected, int(row["SK"]))
             expected += len(hidden)
             is_next = expected >= int(row["SK"])
-            shown = [*hidden, row] if is_next else hidden
-            entries += [entry for item in shown for entry in entries_of(item) if entry.number > after.number]
+            for shown in [*hidden, row] if is_next else hidden:
+                part.add(shown)
             if not is_next:
-                return entries
+                return part
             expected = max(expected, int(row["SK"]) + 1)
-    return entries
+    return part
 
 
 async def hidden_items(table: Table, first: int, end: int) -> list[Row]:
@@ -422,7 +459,9 @@ async def hidden_items(table: Table, first: int, end: int) -> list[Row]:
 
 
 async def end_of_log(table: Table, life: str) -> Cursor:
-    return Cursor(life, await last_number(table) * NUMBERS + NUMBERS - 1)
+    number = await last_number(table)
+    row = await table.get(key(LOG, f"{number:012d}"))  # None: it has expired, or is not visible yet
+    return Cursor(life, number * NUMBERS + NUMBERS - 1, mark="" if row is None else mark_of(row))
 
 
 def entries_of(row: Row) -> list[Entry]:
