@@ -175,6 +175,48 @@ async def test_a_failing_function_is_called_again_and_later_changes_wait(app: Ma
     assert state.failures == 0
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise LookupError
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (StopIteration(), "StopIteration"), (SystemExit(3), "SystemExit: 3"), (GeneratorExit(), "GeneratorExit"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"), (asyncio.CancelledError(), "CancelledError"),
+        (Mute(), "Mute: <its message raised LookupError>"),
+    ],
+    ids=lambda given: type(given).__name__ if isinstance(given, BaseException) else "",
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["coroutine", "function"])
+async def test_whatever_a_function_raises_is_a_failure_of_that_change(
+    app: Mainspring, kind: str, error: BaseException, words: str
+) -> None:
+    """`next()` of an empty iterator hung the subscriber for ever, and `sys.exit()` ended the worker."""
+    calls, states = list[str](), list[SubscriberState]()
+
+    def fail_twice(change: Change) -> None:
+        calls.append(change.id)
+        if len(calls) < 3:
+            raise error
+
+    async def fail_twice_on_the_loop(change: Change) -> None:
+        states.extend(await app.subscribers.states())
+        fail_twice(change)
+
+    app.subscriber("s", where=CREATED)(fail_twice if kind == "function" else fail_twice_on_the_loop)
+    async with app.worker():
+        await owned(app)
+        first, second = await put(app.store), await put(app.store)
+        await until(lambda: len(calls) == 4)
+    assert first != second
+    assert len(set(calls)) == 2
+    assert calls[0] == calls[1] == calls[2]
+    assert [state.failures for state in states] == ([] if kind == "function" else [0, 1, 2, 0])
+    assert all(words in state.error for state in states if state.failures)
+
+
 async def test_the_store_knows_how_often_and_why_a_function_failed(app: Mainspring) -> None:
     app.subscribers.timing = replace(QUICK, first_pause=60, longest_pause=60)
 

@@ -19,8 +19,10 @@ import inspect
 import json
 import os
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -319,7 +321,7 @@ class Service:
 
     async def _call(self, change: Change) -> bool:
         """Call the function, and show life meanwhile: it may take longer than the lease."""
-        call = asyncio.create_task(call_handler(self._subscriber.handler, change))
+        call = asyncio.create_task(error_of(self._subscriber.handler, change))
         try:
             while not call.done():
                 await asyncio.wait([call], timeout=self._timing.sign_of_life)
@@ -329,11 +331,11 @@ class Service:
             call.cancel()  # it has ended, or the place is lost, or the worker waits no longer
         return self._has_succeeded(call, change)
 
-    def _has_succeeded(self, call: asyncio.Task[None], change: Change) -> bool:
-        error = asyncio.CancelledError("cancelled") if call.cancelled() else call.exception()
+    def _has_succeeded(self, call: asyncio.Task[BaseException | None], change: Change) -> bool:
+        error = asyncio.CancelledError("cancelled") if call.cancelled() else call.result()
         if error is None:
             return True
-        self._error = f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
+        self._error = in_words(error)
         name = self._subscriber.name
         log.warning("subscriber_failed", subscriber=name, change=change.id, kind=change.kind, error=self._error)
         return False
@@ -378,11 +380,58 @@ async def all_finished(services: Sequence[Service]) -> bool:
     return all([await service.finished.wait() for service in services])
 
 
+async def error_of(handler: Handler, change: Change) -> BaseException | None:
+    """Call the function; return what it raised. A task that raised SystemExit would end the worker."""
+    try:
+        await call_handler(handler, change)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the change is not handled
+        return error
+    return None
+
+
 async def call_handler(handler: Handler, change: Change) -> None:
     """Call the function: a coroutine function here, another one in a thread."""
     if inspect.iscoroutinefunction(handler):
         await handler(change)
         return
-    answer = await asyncio.to_thread(handler, change)
+    answer = await call_in_thread(handler, change)
     if isinstance(answer, Awaitable):
         await answer
+
+
+async def call_in_thread(handler: Handler, change: Change) -> Any:
+    """Call a function in a daemon thread: one that hangs must not keep a stopped program alive.
+
+    The future has the exception as a value, because it does not accept each of them: StopIteration would be lost.
+    """
+    loop, context = asyncio.get_running_loop(), copy_context()
+    ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+
+    def settle(answer: Any, error: BaseException | None) -> None:
+        if not ended.done():
+            ended.set_result((answer, error))
+
+    def call() -> None:
+        answer, error = None, None
+        try:
+            answer = context.run(handler, change)
+        except BaseException as raised:  # noqa: BLE001 - the coroutine that waits raises it
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, answer, error)
+
+    threading.Thread(target=call, name="mainspring-subscriber", daemon=True).start()
+    answer, error = await ended
+    if error is not None:
+        raise error
+    return answer
+
+
+def in_words(error: BaseException) -> str:
+    """Return type and message of an error, even if its `__str__` raises."""
+    try:
+        return f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
+    except Exception as worse:  # noqa: BLE001 - the user's code
+        return f"{type(error).__name__}: <its message raised {type(worse).__name__}>"
