@@ -95,6 +95,28 @@ async def test_a_stream_resumes_after_a_cursor(app: Mainspring) -> None:
     assert [change.job_id for change in first + rest] == jobs
 
 
+async def test_a_wait_with_a_timeout_can_be_repeated(app: Mainspring) -> None:
+    """A generator that is cancelled has ended: the next wait would say that there are no more changes, for ever."""
+    stream = app.changes(where=CREATED)
+    await stream.begin()
+    follower = aiter(stream)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(follower), 0.01)
+    jobs = [await put(app.store) for _ in range(3)]
+    first = await asyncio.wait_for(anext(follower), 5)
+    waiting = asyncio.ensure_future(anext(follower))
+    waiting.cancel()  # in the middle of a page
+    await asyncio.wait([waiting])
+    rest = [await asyncio.wait_for(anext(follower), 5) for _ in range(2)]
+    assert [change.job_id for change in [first, *rest]] == jobs
+
+
+async def test_a_plain_loop_does_not_block_an_event_loop(app: Mainspring) -> None:
+    with pytest.raises(RuntimeError, match="async for"):
+        iter(app.changes())
+
+
 async def test_a_loop_that_ends_early_closes_its_stream_before_the_application_closes() -> None:
     class Slow(MemoryStore):
         left = False

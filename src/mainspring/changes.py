@@ -6,7 +6,7 @@ The stream reads the store when the store says that the feed may have grown, and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, suppress
 
 from mainspring.errors import ChangesLost, StoreUnavailable
@@ -27,7 +27,8 @@ RETRY_PAUSE = 1.0  # seconds to wait while the store is away
 class ChangeStream:
     """The changes after a cursor, without end. `cursor` is where to resume; it moves on even if nothing matches.
 
-    Use `async for`, or `for` in code without an event loop. Breaking out of the loop ends the stream.
+    Use `async for`, or `for` in code without an event loop. Breaking out of the loop ends the stream. To wait for one
+    change with a timeout: `changes = aiter(stream)`, then `await asyncio.wait_for(anext(changes), 5)`, again and again.
     """
 
     def __init__(self, services: Services, after: str | None, where: ChangeFilter) -> None:
@@ -44,9 +45,13 @@ class ChangeStream:
         return self._place.cursor if isinstance(self._place, Change) else self._place and str(self._place)
 
     def __aiter__(self) -> AsyncIterator[Change]:
-        return Following(self._follow(), self._services)
+        return Following(self._follow, self._services)
 
     def __iter__(self) -> Iterator[Change]:
+        refuse_event_loop()
+        return self._follow_in_thread()
+
+    def _follow_in_thread(self) -> Iterator[Change]:
         changes = Pull(self._follow())
         run = self._services.run
         try:
@@ -128,18 +133,34 @@ def next_pause(pause: float) -> float:
     return min(max(FIRST_PAUSE, pause * PAUSE_GROWTH), LONGEST_PAUSE)
 
 
+def refuse_event_loop() -> None:
+    """Raise RuntimeError on an event loop: a plain `for` would block it until the next change, perhaps for ever."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # as it should be
+        return
+    msg = "a plain `for` over changes would block the event loop; write `async for change in app.changes()`"
+    raise RuntimeError(msg)
+
+
 class Following:
     """The changes for one `async for`. A loop that ends early closes the stream, at the latest with the application."""
 
-    def __init__(self, changes: AsyncGenerator[Change], services: Services) -> None:
-        self._changes = changes
+    def __init__(self, follow: Callable[[], AsyncGenerator[Change]], services: Services) -> None:
+        self._follow = follow
+        self._changes = follow()
         self._services = services
 
     def __aiter__(self) -> Following:
         return self
 
     async def __anext__(self) -> Change:  # a coroutine, so that it keeps this object alive while it waits
-        return await anext(self._changes)
+        """Return the next change. After an error or a cancellation, such as by a timeout, the next call goes on."""
+        try:
+            return await anext(self._changes)
+        except BaseException:
+            self._changes = self._follow()  # an error has ended the other one
+            raise
 
     def __del__(self) -> None:
         with suppress(RuntimeError):  # no event loop runs here; then Python closes the generator
