@@ -233,6 +233,8 @@ async def test_the_store_knows_how_often_and_why_a_function_failed(app: Mainspri
     assert (state.failures, state.error) == (1, "ValueError: no")
     assert Cursor.parse(state.cursor).number == Cursor.parse(before.cursor).number
     assert (await app.subscribers.states())[0].owner is None  # a stop does not wait for the pause
+    async with app.worker(queues=["none"]):
+        assert (await owned(app)).error == "ValueError: no"  # the next worker keeps it
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreReadOnly("a failover"), RuntimeError("a bug")])

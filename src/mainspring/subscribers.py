@@ -72,9 +72,9 @@ class SubscriberState:
 
     name: str
     cursor: str  # the last change that it has handled, or passed over
-    owner: str | None  # the worker that serves it, as "host:process:number"; None: none does
-    failures: int  # in a row, for the next change
-    error: str  # the last one; empty if there is none
+    owner: str | None = None  # the worker that serves it, as "host:process:number"; None: none does
+    failures: int = 0  # in a row, for the next change
+    error: str = ""  # the last one; empty if there is none
 
     @classmethod
     def of(cls, document: Document) -> SubscriberState:
@@ -190,11 +190,11 @@ class Service:
         if not found:
             starts = self._subscriber.where.asks_for_starts
             cursor = str((await self._services.store.changes(starts=starts)).cursor)
-            return await self._become_owner(ABSENT, cursor, failures=0)
+            return await self._become_owner(ABSENT, SubscriberState(self._subscriber.name, cursor))
         state = SubscriberState.of(found[0])
         if state.owner not in {None, self._owner} and not await self._may_take_from(found[0].version):
             return False
-        return await self._become_owner(found[0].version, state.cursor, state.failures)
+        return await self._become_owner(found[0].version, state)
 
     async def _may_take_from(self, version: str) -> bool:
         """Return whether the owner is silent although the store takes writes.
@@ -218,8 +218,8 @@ class Service:
             self._seen = version, now
         return now - self._seen[1] >= self._timing.lease
 
-    async def _become_owner(self, version: str, cursor: str, failures: int) -> bool:
-        self._version, self._cursor, self._failures, self._error = version, cursor, failures, ""
+    async def _become_owner(self, version: str, state: SubscriberState) -> bool:
+        self._version, self._cursor, self._failures, self._error = version, state.cursor, state.failures, state.error
         try:
             await self._save()
         except PlaceLost:

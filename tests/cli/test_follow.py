@@ -110,6 +110,7 @@ async def claim_all(url: str) -> None:
         (["--kind", "born"], f"'born' is not a kind of change; use any of {', '.join(ChangeKind)}"),
         (["--after", "garbage"], "'garbage' is not a cursor of a change feed"),
         (["--limit", "0"], "'0' is not a whole number of at least 1"),
+        (["--job", "01a1efd7,zz"], "'zz' is not the id of a job or the beginning of one"),
     ],
 )
 def test_wrong_values_are_refused(url: str, capsys: Capture, options: list[str], message: str) -> None:

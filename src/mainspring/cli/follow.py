@@ -12,7 +12,7 @@ from typing import Any
 from mainspring.app import Mainspring
 from mainspring.cli.exits import Exit
 from mainspring.cli.filters import parse_target
-from mainspring.cli.ids import BY_ID, full_id
+from mainspring.cli.ids import BY_ID, full_id, parse_ids
 from mainspring.cli.loading import opened
 from mainspring.cli.parser import Commands, Parser, add_command, add_store_options, parse_names, parse_positive
 from mainspring.cli.table import printable
@@ -50,7 +50,8 @@ def add_change_filter(parser: Parser) -> None:
     )  # fmt: skip
     group.add_argument("--queue", **many, metavar="QUEUE[,…]", help="in any of these queues")
     group.add_argument("--task", **many, metavar="TASK[,…]", help="of any of these tasks")
-    group.add_argument("--job", **many, metavar="ID[,…]", help=f"of any of these jobs, {BY_ID}")
+    by_id: dict[str, Any] = many | {"type": parse_ids}
+    group.add_argument("--job", **by_id, metavar="ID[,…]", help=f"of any of these jobs, {BY_ID}")
     group.add_argument("--tag", **many, metavar="TAG[,…]", help="of jobs with all of these tags")
     group.add_argument(
         "--target", type=parse_target, metavar="TYPE[:ID]", help="about this target, or any target of this type"

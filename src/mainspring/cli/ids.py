@@ -6,10 +6,12 @@ Ids may be written with or without dashes.
 from __future__ import annotations
 
 import re
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
 
 from mainspring.app import Mainspring
 from mainspring.cli.exits import UsageError
+from mainspring.cli.parser import parse_names
 from mainspring.errors import BatchNotFound, FailureGroupNotFound, JobNotFound, MainspringError
 from mainspring.fingerprint import LENGTH, SEPARATOR
 
@@ -19,6 +21,16 @@ DIGITS = 32  # of a whole id
 HEX = re.compile(r"[0-9a-f]+")
 SHORTEST_FINGERPRINT = 4  # digits
 SHOWN = 5  # ids, if several begin with the same digits
+
+
+def parse_ids(text: str) -> list[str]:
+    """Read ids, or beginnings of them, separated by commas. For commands that would wait for a wrong one for ever."""
+    names = parse_names(text)
+    for name in names:
+        if not HEX.fullmatch(name.lower().replace("-", "")):
+            msg = f"{name!r} is not the id of a job or the beginning of one; `mainspring jobs list` shows ids"
+            raise ArgumentTypeError(msg)
+    return names
 
 
 def full_id(app: Mainspring, text: str) -> str:
