@@ -8,6 +8,9 @@ The gate looks at the halts when it is woken, and once a second. It trusts a loo
 that was stopped (SIGSTOP) and goes on, a laptop that slept, or a worker that lost its store, looks again before its
 next start. If the pause was longer than the lease, the gate first waits for the answer to a heartbeat, which names the
 jobs that other workers have taken over.
+
+When a task is paused at run time, or a limit or rate is changed, the gate hands back the jobs that it concerns and that
+have not started. The next claim admits them by the new settings.
 """
 
 from __future__ import annotations
@@ -40,6 +43,8 @@ class Gate:
 
     def __init__(self, runtime: Runtime, worker: str, runs: Runs, heartbeat: Heartbeat, outage: Outage) -> None:
         self._features = runtime.features
+        self._settings = runtime.live_settings
+        self._obeyed = self._settings.snapshot  # the settings by which the jobs here were admitted
         self._store = runtime.store
         self._worker = worker
         self._runs = runs
@@ -158,6 +163,9 @@ class Gate:
             if unless_trusted and since_boot() <= self._looked_at + self._trusted_for:  # another caller has just looked
                 return
             await self._heartbeat.confirm(self._store.lease)
+            if since_boot() > self._looked_at + self._trusted_for:  # this process was stopped, or has lost its store
+                await self._settings.refresh()
+                self.obey_settings()
             began = since_boot()
             halts = await self._store.halts()
             if self.outside is not None:
@@ -189,6 +197,16 @@ class Gate:
         self.open_until = looked_at + self._trusted_for if self.clear else NEVER
         if halts:
             self._hand_back()
+
+    def obey_settings(self) -> None:
+        """Hand back jobs that have not started, if a pause, limit or rate that concerns them has changed."""
+        before, after = self._obeyed, self._settings.snapshot
+        self._obeyed = after
+        if before is after or (before.paused, before.numbers()) == (after.paused, after.numbers()):
+            return
+        for run in self._runs.not_started():
+            if self._features.choose(run.claim):
+                self._runs.end(run, Stop.HALTED)
 
     def _log_change(self, system: Halt | None) -> None:
         """Log that the system was halted, or resumed (None), if that is new."""
