@@ -143,6 +143,26 @@ def test_dead_workers_do_not_count_and_polling_ones_do(clock: ManualClock) -> No
     assert health.problems[-1] == "workers are not notified of new jobs and poll for them: b"
 
 
+def test_lessees_without_a_worker_degrade_health(app: Mainspring) -> None:
+    """Nothing would take over their jobs if they died, and no schedule fires."""
+    with app.leases.lessee("printer", queues=["mail"]):
+        health = app.run(app.health())
+        assert health.state is State.DEGRADED
+        assert "only programs that lease jobs are alive" in health.problems[0]
+        join(app)
+        assert app.run(app.health()).state is State.OK
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_dead_worker_degrades_health_until_a_live_one_can_take_over(clock: ManualClock, *, remote: bool) -> None:
+    now = Mainspring("memory://", clock=clock).now()
+    dead, alive = WorkerInfo("a", "h", 1, ("*",), alive=False, remote=remote), WorkerInfo("b", "h", 2, ("mail",))
+    health = judge(Stats([], {}, {}, [dead], []), now, "memory://")
+    assert health.state is State.DEGRADED
+    assert "no worker takes over the jobs of workers that have died: a." in health.problems[0]
+    assert judge(Stats([], {}, {}, [dead, alive], []), now, "memory://").state is State.OK
+
+
 async def test_throttling_emits_one_event_and_degrades_health(clock: ManualClock) -> None:
     app = Mainspring("memory://", clock=clock)
     events = record(app, StoreThrottled, ThrottlingOver)

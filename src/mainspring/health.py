@@ -4,9 +4,10 @@
 |----------|----------------------------------------------------------------------------------------------|
 | ok       | the store answers, and workers take the jobs that are due                                    |
 | degraded | the store answers, but there is a problem: jobs wait too long; no worker takes them or knows |
-|          | their tasks; workers lack the key to decrypt them; workers are not notified of new jobs;     |
-|          | slots of workers are stuck; a worker in this process cannot reach the store; another process |
-|          | keeps the store locked; the service throttles it; or the clock jumped and has not settled    |
+|          | their tasks; no worker takes over from dead ones; workers lack the key to decrypt jobs, or   |
+|          | are not notified of new ones; slots of workers are stuck; a worker in this process cannot    |
+|          | reach the store; another process keeps the store locked; the service throttles it; or the    |
+|          | clock jumped and has not settled                                                             |
 | down     | the store does not answer; `lost_at` and `error` say since when and why                      |
 """
 
@@ -235,6 +236,7 @@ def judge(
         f"no live worker of queue {task.queue} knows task {task.task} ({shown_due(task.due)} due)" for task in unknown
     ]
     problems += describe_unreadable(unreadable)
+    problems += describe_missing_worker(stats.workers)
     if oldest_in and now - waiting[oldest_in] > max_lateness:
         seconds = (now - waiting[oldest_in]).total_seconds()
         problems.append(f"the oldest job of queue {oldest_in} has been due for {seconds:.0f} s")
@@ -289,6 +291,25 @@ def describe_key(queue: str, key: str, has_key: bool, reports: Sequence[Unreadab
         f"jobs of queue {queue} cannot be decrypted without key {key}, which these workers lack: {workers}. Add the key"
         " to their MAINSPRING_ENCRYPTION_KEYS and restart them"
     )
+
+
+def describe_missing_worker(workers: Iterable[WorkerInfo]) -> list[str]:
+    """Return what is left undone because only programs that lease jobs are alive, or no worker at all."""
+    workers = list(workers)
+    if any(worker.alive and not worker.remote for worker in workers):
+        return []
+    problems = []
+    if dead := sorted(worker.id for worker in workers if not worker.alive):
+        problems.append(
+            f"no worker takes over the jobs of workers that have died: {', '.join(dead)}. Start one with `mainspring"
+            " worker`"
+        )
+    if any(worker.alive for worker in workers):
+        problems.append(
+            "only programs that lease jobs are alive, and no worker of Mainspring: schedules do not fire, batches do"
+            " not end, and no jobs are taken over from programs that die. Start one with `mainspring worker`"
+        )
+    return problems
 
 
 def describe_stuck(worker: WorkerInfo) -> str:

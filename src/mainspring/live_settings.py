@@ -125,6 +125,7 @@ class LiveSettings:
         self.snapshot = EMPTY
         self._sets_defaults = False
         self.listeners: list[Listener] = []
+        self._told = EMPTY  # what all listeners have last heard
         self._fresh_until = NEVER
         self._store: Store | None = None  # the store that was read; tests replace it
         self._version: str | None = None  # of the stamp
@@ -147,22 +148,33 @@ class LiveSettings:
             await self.look()
 
     async def look(self) -> None:
-        """Read the settings if they have changed."""
+        """Read the settings if they have changed, and tell the listeners."""
         store, tick, began = self._services.store, next(self._ticks), since_boot()
         stamp = next(iter(await store.documents([STAMP])), None)
         version = ABSENT if stamp is None else stamp.version
-        if store is self._store and version == self._version:
-            self._fresh_until = max(self._fresh_until, began + FRESH_FOR)
-            return
-        snapshot = EMPTY if stamp is None else await read(store)
-        if tick < self._tick:  # a look that began later was quicker
-            return
-        before = self.snapshot if store is self._store else EMPTY
-        self._tick, self._store, self._version, self.snapshot = tick, store, version, snapshot
-        self._sets_defaults, self._fresh_until = snapshot.sets_defaults, began + FRESH_FOR
-        if snapshot != before:
+        if store is not self._store or version != self._version:
+            snapshot = EMPTY if stamp is None else await read(store)
+            if tick < self._tick:  # a look that began later was quicker
+                return
+            if store is not self._store:
+                self._told = EMPTY
+            self._tick, self._store, self._version, self.snapshot = tick, store, version, snapshot
+            self._sets_defaults = snapshot.sets_defaults
+        self._fresh_until = max(self._fresh_until, began + FRESH_FOR)
+        await self._tell()
+
+    async def _tell(self) -> None:
+        """Tell the listeners what has changed.
+
+        If a listener fails, for example because the store is away, the next look tells all of them again: otherwise the
+        jobs of a task whose pause has ended would wait for ever. Several looks may do this at once. Each passes on the
+        newest snapshot, so that none of them brings an older one back.
+        """
+        while (after := self.snapshot) != (before := self._told):
             for listener in self.listeners:
-                await listener(before, snapshot)
+                await listener(before, self.snapshot)
+            if after is self.snapshot:
+                self._told = after
 
     # -- new jobs -------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import Status
+from mainspring import Status, StoreUnavailable
 
 PAGE = (Path(__file__).parents[2] / "docs" / "leases.md").read_text("utf-8")
 
@@ -51,6 +51,38 @@ async def test_the_worker_of_the_page_stops_when_its_job_is_cancelled(program: d
     stop.set()
     await working
     assert (job.status, job.reason) == (Status.CANCELLED, "wrong order")
+    await app.close()
+
+
+async def test_the_worker_of_the_page_outlives_an_outage_of_the_store(
+    program: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store does not answer after the claim, after the first copy, and when the job is completed."""
+    program["RETRY_DELAY"] = 0.001
+    app, stop, faults = program["app"], asyncio.Event(), dict.fromkeys(("claim", "save", "ack"), 1)
+
+    def failing(name: str) -> Any:
+        call = getattr(app.store, name)
+
+        async def fail_first(*arguments: Any, **options: Any) -> Any:
+            answer = await call(*arguments, **options)
+            if answer and faults[name]:
+                faults[name] -= 1
+                raise StoreUnavailable("it answers too late")
+            return answer
+
+        return fail_first
+
+    for name in faults:
+        monkeypatch.setattr(app.store, name, failing(name))
+    handle = await program["print_labels"].enqueue(order=7, copies=2)
+    working = asyncio.create_task(program["work"](stop))
+    job = await handle.wait(timeout=20)
+    stop.set()
+    await working
+    assert (job.status, job.result, job.attempts) == (Status.COMPLETED, 2, 1)
+    assert not any(faults.values())
+    assert capsys.readouterr().out.count("label of order 7") == 2
     await app.close()
 
 

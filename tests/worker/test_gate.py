@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
-from mainspring import Chunk, Limit, Mainspring, RunCall
+from mainspring import Chunk, Limit, Mainspring, Rate, RunCall
 from mainspring.clock import since_boot
 from mainspring.errors import ConfigurationError, StoreUnavailable
 from mainspring.events import Halted, JobReleased, JobStarted
+from mainspring.features.settings import api as settings_api
 from mainspring.job import Job, Status
+from mainspring.stores.documents import Bundle
 from mainspring.stores.protocol import Claims, Filter, Want
 from mainspring.stores.sqlite import MemoryStore
 from mainspring.worker import Worker, gate, intake
@@ -152,6 +154,53 @@ async def test_a_pause_stops_only_its_queue() -> None:
         assert len(await jobs_of(app, Status.PENDING)) == 3
         await app.resume("mail")
         await eventually(lambda: completed(app, 6))
+
+
+# -- settings that change at run time ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"limits": Limit(20)}], ids=["without limits", "with a limit"])
+@pytest.mark.parametrize(
+    ("setting", "starts"), [({"paused": True}, 0), ({"limit": 1}, 1), ({"rate": Rate(1, per=3600)}, 1)]
+)
+async def test_jobs_claimed_ahead_obey_a_setting_that_is_changed(
+    setting: dict[str, Any], starts: int, options: dict[str, Any]
+) -> None:
+    app = new_app()
+    busy, send = Turnstile(app, name="busy"), Turnstile(app, name="send", **options)
+    async with working(app, concurrency=2) as worker:
+        prefetching(worker)
+        await busy.work.enqueue_many([{}] * 2)
+        await eventually(lambda: busy.started == 2)
+        await send.work.enqueue_many([{}] * 4)
+        await eventually(lambda: len(worker.parts.runs.ready) == 4)
+        await app.settings.set(task="send", **setting)
+        await eventually(lambda: not worker.parts.runs.ready)
+        busy.go.set()
+        await eventually(lambda: in_status(app, Status.SUSPENDED, 4 - starts))
+        await eventually(lambda: send.started == starts)
+        await app.settings.clear(task="send")
+        send.go.set()
+        await eventually(lambda: completed(app, 6))
+
+
+async def test_a_worker_that_was_stopped_reads_the_settings_before_the_next_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A task was paused meanwhile, and the wake-up was lost."""
+    monkeypatch.setattr(settings_api, "Bundle", lambda writes, note, spread: Bundle(writes, note=note))
+    monkeypatch.setattr("mainspring.worker.worker.FRESH_FOR", 3600.0)
+    app = new_app()
+    turnstile = Turnstile(app, name="send")
+    async with working(app, concurrency=1) as worker:
+        prefetching(worker)
+        await ahead(app, turnstile)
+        await Mainspring(app.store).settings.set(task="send", paused=True)
+        worker.parts.gate._looked_at = worker.parts.gate.open_until = float("-inf")
+        monkeypatch.setattr(app.runtime.live_settings, "_fresh_until", float("-inf"))
+        turnstile.go.set()
+        await eventually(lambda: in_status(app, Status.SUSPENDED, 4))
+    assert turnstile.started == 1
 
 
 async def test_an_incomplete_chunk_is_handed_back_by_a_halt() -> None:

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from mainspring import Chunk, HaltCheck, Mainspring, RunCall
+from mainspring import Chunk, HaltCheck, Mainspring, RunCall, halt_check
+from mainspring.clock import since_boot
 from mainspring.errors import ConfigurationError, SystemHalted
 from mainspring.events import Halted, Resumed, WorkerHeartbeat
 from mainspring.halt_check import OutsideHalt
 from mainspring.job import Status
 from mainspring.stores.sqlite import MemoryStore
+from mainspring.worker import gate
 from tests.features.conftest import NewApp, new_app  # noqa: F401 - a fixture
 from tests.worker import wrapped
 from tests.worker.working import DEADLINE, eventually, reached, record, working
@@ -46,6 +48,29 @@ def follow(app: Mainspring, ask: Any, **options: Any) -> OutsideHalt:
     """Have the application follow another system, as `Mainspring(halted=…)` does."""
     app.runtime.services.outside_halt = halt = OutsideHalt(HaltCheck(ask, **{**QUICK, **options}))
     return halt
+
+
+async def test_jobs_start_although_the_store_answers_more_slowly_than_the_check_is_trusted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app, passed = Mainspring(MemoryStore()), [0.0]
+    follow(app, Switch().later, every=0.25, timeout=0.25)
+    halts = app.store.halts
+
+    async def slow() -> Any:
+        passed[0] += 1.0
+        return await halts()
+
+    for module in (gate, halt_check):
+        monkeypatch.setattr(module, "since_boot", lambda: since_boot() + passed[0])
+    monkeypatch.setattr(app.store, "halts", slow)
+
+    @app.task()
+    async def work() -> None: ...
+
+    async with working(app):
+        job = await work.enqueue()
+        await reached(app, job.id, statuses=(Status.COMPLETED,))
 
 
 @pytest.mark.parametrize("style", ["plain", "coroutine"])

@@ -8,6 +8,9 @@ The gate looks at the halts when it is woken, and once a second. It trusts a loo
 that was stopped (SIGSTOP) and goes on, a laptop that slept, or a worker that lost its store, looks again before its
 next start. If the pause was longer than the lease, the gate first waits for the answer to a heartbeat, which names the
 jobs that other workers have taken over.
+
+When a task is paused at run time, or a limit or rate is changed, the gate hands back the jobs that it concerns and that
+have not started. The next claim admits them by the new settings.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from mainspring.worker.slots import Runs
 log = get_log("mainspring.worker")
 
 LOOK_EVERY = 1.0  # seconds between two looks, if nothing wakes the gate
+MAX_LOOKS = 3  # before a start, if each of them takes longer than it can be trusted
 SETTLE_WITHIN = 1.0  # seconds; then the gate confirms the halt, even if jobs are still being handed back
 NEVER = float("-inf")
 
@@ -40,6 +44,8 @@ class Gate:
 
     def __init__(self, runtime: Runtime, worker: str, runs: Runs, heartbeat: Heartbeat, outage: Outage) -> None:
         self._features = runtime.features
+        self._settings = runtime.live_settings
+        self._obeyed = self._settings.snapshot  # the settings by which the jobs here were admitted
         self._store = runtime.store
         self._worker = worker
         self._runs = runs
@@ -47,7 +53,8 @@ class Gate:
         self._outage = outage
         self.is_shut = False  # the worker is stopping
         self._looking = asyncio.Lock()
-        self._looked_at = NEVER
+        self._looked_at = NEVER  # at the halts of the store
+        self._asked_outside_at = NEVER  # when the other system was asked whose answer is used
         self._poked = asyncio.Event()
         self._number = 0  # of the newest known halt
         self._confirmed = 0
@@ -105,6 +112,7 @@ class Gate:
         if not self.is_shut:
             try:
                 await self.refresh()
+                unsure = not self._is_sure
             except StoreError as error:
                 self._outage.failed("gate", error)
                 unsure = True
@@ -115,12 +123,21 @@ class Gate:
                 self._runs.end(run, Stop.CROWDED if unsure else Stop.HALTED)
 
     @property
-    def _trusted_for(self) -> float:
-        """Return the age in seconds up to which a look at the halts is trusted."""
-        return TRUSTED_FOR if self.outside is None else min(TRUSTED_FOR, self.outside.check.trusted_for)
+    def _trusted_until(self) -> float:
+        """Return until when the last look at the halts is trusted, on the clock `since_boot`.
+
+        The store and the other system have separate times. Otherwise a store that answers more slowly than a short
+        `HaltCheck` allows would keep every job from starting.
+        """
+        until = self._looked_at + TRUSTED_FOR
+        return until if self.outside is None else min(until, self._asked_outside_at + self.outside.check.trusted_for)
+
+    @property
+    def _is_sure(self) -> bool:
+        return since_boot() <= self._trusted_until
 
     def _is_open(self, queue: str) -> bool:
-        return since_boot() <= self._looked_at + self._trusted_for and not self.stops(queue)
+        return self._is_sure and not self.stops(queue)
 
     def stops(self, queue: str) -> bool:
         """Return whether the queue is known to be halted."""
@@ -149,25 +166,30 @@ class Gate:
                 await self._poked.wait()
 
     async def refresh(self) -> None:
-        """Look, unless the last look can still be trusted."""
-        while since_boot() > self._looked_at + self._trusted_for:
+        """Look, unless the last look can still be trusted. If all looks take too long, give up: no job starts then."""
+        for _ in range(MAX_LOOKS):
+            if self._is_sure:
+                return
             await self.look(unless_trusted=True)
 
     async def look(self, *, unless_trusted: bool = False) -> None:
         async with self._looking:
-            if unless_trusted and since_boot() <= self._looked_at + self._trusted_for:  # another caller has just looked
+            if unless_trusted and self._is_sure:  # another caller has just looked
                 return
             await self._heartbeat.confirm(self._store.lease)
+            if not self._is_sure:  # this process was stopped, or has lost its store
+                await self._settings.refresh()
+                self.obey_settings()
             began = since_boot()
             halts = await self._store.halts()
             if self.outside is not None:
                 halts = [*halts, *await self._look_outside(self.outside)]
-                began = min(began, self.outside.asked_at)  # the answer may be one that was given a moment ago
             self._learn(halts, began)
 
     async def _look_outside(self, outside: OutsideHalt) -> list[Halt]:
         """Ask the other system; emit an event if it has begun or ended its halt."""
         halt = await outside.halt(to_datetime(self._store.clock.now()))
+        self._asked_outside_at = outside.asked_at
         changed = self.halted_outside != (halt is not None)
         self.halted_outside = halt is not None
         if changed and halt is not None:
@@ -186,9 +208,19 @@ class Gate:
         self.halted, self.knows_halts = system is not None, bool(halts)
         self._runs.system_halted = self.halted
         self.clear = not halts and not self.is_shut
-        self.open_until = looked_at + self._trusted_for if self.clear else NEVER
+        self.open_until = self._trusted_until if self.clear else NEVER
         if halts:
             self._hand_back()
+
+    def obey_settings(self) -> None:
+        """Hand back jobs that have not started, if a pause, limit or rate that concerns them has changed."""
+        before, after = self._obeyed, self._settings.snapshot
+        self._obeyed = after
+        if before is after or (before.paused, before.numbers()) == (after.paused, after.numbers()):
+            return
+        for run in self._runs.not_started():
+            if self._features.choose(run.claim):
+                self._runs.end(run, Stop.HALTED)
 
     def _log_change(self, system: Halt | None) -> None:
         """Log that the system was halted, or resumed (None), if that is new."""

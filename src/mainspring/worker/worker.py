@@ -249,7 +249,10 @@ class Worker:
         if self._state_changed.is_set():
             self._state_changed.clear()
             await self.runtime.features.state_changed()
-        await self.runtime.live_settings.look()
+        try:
+            await self.runtime.live_settings.look()
+        finally:  # the settings may have been read, although a feature failed to act on them
+            self.parts.gate.obey_settings()
 
     async def _timer_step(self) -> None:
         """Fire what is due. Other workers do the same; the second one finds that it is done."""

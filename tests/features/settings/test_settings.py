@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mainspring import Limit, Mainspring, Rate, Retry, live_settings
-from mainspring.errors import ConfigurationError
+from mainspring.errors import ConfigurationError, StoreUnavailable
 from mainspring.features.settings import api
 from mainspring.job import Status
 from mainspring.stores.documents import Bundle
@@ -238,6 +238,32 @@ async def test_workers_that_start_after_a_pause_was_ended_wake_its_jobs(
     declare(another, gate, ran)
     async with working(another):
         await eventually(lambda: ran == [1])
+
+
+async def test_the_jobs_of_a_paused_task_go_on_after_an_outage_at_the_end_of_the_pause(
+    new_app: NewApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator's process died after its write, and the worker could not wake the jobs at its first attempt."""
+    operator, serving, gate, ran = new_app(), new_app(), asyncio.Event(), list[int]()
+    gate.set()
+    send = declare(serving, gate, ran)
+    wake, failures = serving.store.wake, [StoreUnavailable("away")]
+
+    async def wake_later(numbers: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await wake(numbers)
+
+    async with working(serving):
+        await operator.settings.set(task="send", paused=True)
+        await eventually(lambda: send.shared.settings.snapshot.paused)
+        job = await send.enqueue(number=1)
+        await reached(operator, job.id, statuses=(Status.SUSPENDED,))
+        operator.runtime.live_settings.listeners.clear()
+        monkeypatch.setattr(serving.store, "wake", wake_later)
+        await operator.settings.clear(task="send")
+        await eventually(lambda: ran == [1])
+    assert not failures
 
 
 async def test_a_worker_that_is_woken_reads_at_once(new_app: NewApp, monkeypatch: pytest.MonkeyPatch) -> None:
