@@ -113,7 +113,7 @@ async def run(companion: Companion, slack: FakeSlack, sentry: FakeSentry) -> Non
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await living
-    say("stopped", "All jobs are in the table; a worker would continue with them.")
+    say("stopped", "The table ends with its server. On a real one, another worker would go on with the jobs.")
 
 
 def main() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import BaseModel
 
 from examples.companion.handlers import BaseJobHandler, Outside
-from mainspring import Context, Mainspring, Task
+from examples.companion.slack import SlackBusy
+from mainspring import Context, Mainspring, Snooze, Task
 
 Handlers = Mapping[str, type[BaseJobHandler[Any]]]
 
@@ -32,12 +34,23 @@ def function_of(job_type: str, handler: type[BaseJobHandler[Any]], outside: Outs
         raise TypeError(f"{handler.__name__}.payload_model() returned {model!r}; return a Pydantic model")
 
     def run(ctx: Context, payload: BaseModel) -> None:
-        handler(outside, ctx).handle(payload)
+        with later_if_busy():
+            handler(outside, ctx).handle(payload)
 
     async def run_async(ctx: Context, payload: BaseModel) -> None:
-        await handler(outside, ctx).handle(payload)  # type: ignore[misc] # it is a coroutine here
+        with later_if_busy():
+            await handler(outside, ctx).handle(payload)  # type: ignore[misc] # it is a coroutine here
 
     function: Callable[..., Any] = run_async if inspect.iscoroutinefunction(handler.handle) else run
     function.__name__ = function.__qualname__ = job_type
     function.__annotations__ = {"ctx": Context, "payload": model, "return": None}
     return function
+
+
+@contextmanager
+def later_if_busy() -> Iterator[None]:
+    """Run the job again when Slack takes calls again. That Slack is busy is not a failure, and uses no attempt."""
+    try:
+        yield
+    except SlackBusy as busy:
+        raise Snooze(busy.seconds, reason=str(busy)) from busy

@@ -16,7 +16,9 @@ log = logging.getLogger(__name__)
 def report_errors(app: Mainspring, dsn: str) -> None:
     """Report each failed run with its job's payload and traceback. Runs that a crash ended are reported too."""
     if dsn:
-        sentry_sdk.init(dsn)
+        sentry_sdk.init(
+            dsn, auto_enabling_integrations=False
+        )  # to import all frameworks that are installed takes seconds
         instrument(app, failures="each", queues=False)
         return
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import botocore.session  # type: ignore[import-untyped]
 
@@ -33,7 +33,11 @@ class User:
 
     @property
     def zone(self) -> ZoneInfo:
-        return ZoneInfo(self.tz)
+        """Return the user's time zone; UTC if Slack has named one that this machine does not know."""
+        try:
+            return ZoneInfo(self.tz)
+        except (ValueError, ZoneInfoNotFoundError):
+            return ZoneInfo("Etc/UTC")
 
     def summary_time(self, day: date) -> datetime:
         return datetime.combine(day, time.fromisoformat(self.summary_at), self.zone).astimezone(UTC)

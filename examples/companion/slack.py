@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 TIMEOUT = 10.0  # seconds
+BUSY_FOR = 30.0  # seconds to wait if Slack is busy and does not say for how long
 
 
 class SlackError(Exception):
     """Slack refused a call. The message is Slack's own word for the reason."""
+
+
+class SlackBusy(Exception):
+    """Slack takes no more calls for now. `seconds` is how long it asks its callers to wait."""
+
+    def __init__(self, method: str, seconds: float) -> None:
+        super().__init__(f"{method}: Slack takes no more calls for {seconds:g} s")
+        self.seconds = seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +62,14 @@ class SlackMessenger:
                 body: dict[str, Any] = json.load(answer)
         except HTTPError as error:
             error.close()  # it holds the connection
+            if error.code == HTTPStatus.TOO_MANY_REQUESTS:
+                raise SlackBusy(method, waiting_time(error.headers.get("Retry-After"))) from error
             raise
         if not body["ok"]:
             raise SlackError(f"{method}: {body['error']}")
         return body
+
+
+def waiting_time(retry_after: str | None) -> float:
+    """Return the seconds in a header `Retry-After`, which Slack sends as a whole number."""
+    return float(retry_after) if retry_after is not None and retry_after.isdecimal() else BUSY_FOR

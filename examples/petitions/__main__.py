@@ -20,6 +20,7 @@ from examples.petitions.application.ports import SystemHaltedError
 from examples.petitions.application.services.job_worker_service import PAUSED
 from examples.petitions.domain.models import Petition
 from examples.petitions.system import PetitionSystem, Settings
+from mainspring.errors import StoreUnavailable
 from mainspring.testing.fakes import FakeHaltServer, FakeWebhook
 from mainspring.testing.postgres_server import Server, installed
 
@@ -165,15 +166,19 @@ async def main(url: str) -> None:
         settings = Settings(
             url, control_room.url, pager.url, mail.url, (0.5, 1.0), 0.5, escalation_every="1s", escalation_threshold=3
         )
-        async with PetitionSystem(settings).running() as system:
-            story = asyncio.create_task(Story(system, control_room).tell())
-            telling = asyncio.create_task(tell_what_arrives(pager, mail))
-            for number in (signal.SIGINT, signal.SIGTERM):
-                asyncio.get_running_loop().add_signal_handler(number, story.cancel)
-            with suppress(asyncio.CancelledError):
-                await story
-            telling.cancel()
+        telling = asyncio.create_task(tell_what_arrives(pager, mail))
+        running = asyncio.create_task(run(PetitionSystem(settings), control_room))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+        with suppress(asyncio.CancelledError):
+            await running
+        telling.cancel()
     say("story", "Stopped.")
+
+
+async def run(system: PetitionSystem, control_room: FakeHaltServer) -> None:
+    async with system.running():
+        await Story(system, control_room).tell()
 
 
 def quiet_logs() -> None:
@@ -190,5 +195,10 @@ def only_of_story(_logger: Any, _method: str, event: MutableMapping[str, Any]) -
 
 if __name__ == "__main__":
     quiet_logs()
-    with database() as url:
-        asyncio.run(main(url))
+    try:
+        with database() as url:
+            asyncio.run(main(url))
+    except StoreUnavailable as error:
+        sys.exit(f"{error}\nCheck PETITIONS_DATABASE, or unset it: then a server is started for you.")
+    except KeyboardInterrupt:  # while PostgreSQL starts; later, main() takes Ctrl-C
+        say("story", "Stopped.")

@@ -110,6 +110,11 @@ def test_a_sync_copies_name_and_zone(outside: Outside) -> None:
     assert (ana.name, ana.tz, ana.synced_at) == ("Ana Maria", "Europe/Madrid", NOW.isoformat())
 
 
+@pytest.mark.parametrize("tz", ["Mars/Phobos", "", "../etc/passwd"])
+def test_a_time_zone_that_is_not_known_counts_as_utc(tz: str) -> None:
+    assert replace(ANA, tz=tz).summary_time(date(2026, 7, 1)) == datetime(2026, 7, 1, 18, 0, tzinfo=UTC)
+
+
 @pytest.mark.parametrize(
     ("now", "expected"),
     [

@@ -39,4 +39,4 @@ def test_the_story_is_told_and_ctrl_c_ends_it() -> None:
     assert "retrying      user_sync in 0.2 s: HTTP Error 503" in story
     assert "in Slack      C-bo: • Bo talked about the weather" in story
     assert "in Sentry     SlackError: users.info: user_not_found" in story
-    assert story.splitlines()[-1].endswith("All jobs are in the table; a worker would continue with them.")
+    assert story.splitlines()[-1].endswith("another worker would go on with the jobs.")

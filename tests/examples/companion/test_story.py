@@ -151,6 +151,32 @@ async def test_a_summary_is_scheduled_once_and_again_only_if_its_job_is_gone(wor
     assert len(world.slack.messages) == 1  # of the third job too: summary_sent_at was there
 
 
+async def test_a_summary_waits_as_long_as_a_busy_slack_asks_and_uses_no_attempt(world: World) -> None:
+    companion, slack = world.companion, world.slack
+    slack.fail(429, times=7, headers={"Retry-After": "30"}, body={"ok": False, "error": "ratelimited"})
+    async with testing.manual(companion.app, start=MORNING, store=world.settings.store, schedules=False) as kit:
+        job = await companion.schedule_summary(ANA, date(2026, 7, 1))
+        await kit.time.advance_to(ANA.summary_time(date(2026, 7, 1)))
+        waiting = await job.get()
+        assert (waiting.run_at - kit.time.now()).total_seconds() == 30
+        await kit.time.advance(seconds=7 * 30)
+        sent = await job.get()
+    assert (sent.status, sent.attempts) == (Status.COMPLETED, 1)
+    assert len(slack.messages) == 1
+    sentry_sdk.flush(10)
+    assert world.sentry.events == []
+
+
+async def test_a_user_with_an_unknown_time_zone_does_not_stop_the_summaries_of_others(world: World) -> None:
+    companion = world.companion
+    world.slack.add_user("U1", "Ana", "Mars/Phobos")
+    async with testing.manual(companion.app, start=MORNING, store=world.settings.store, schedules=False) as kit:
+        await companion.sync_user("ana")
+        await kit.drain(raise_errors=True)
+        await companion.plan_summaries()
+        testing.assert_enqueued(companion.app, companion.tasks["daily_summary"], count=2)
+
+
 async def test_a_cancelled_summary_is_not_sent(world: World) -> None:
     companion = world.companion
     async with testing.manual(companion.app, start=MORNING, store=world.settings.store, schedules=False) as kit:

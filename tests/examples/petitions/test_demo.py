@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -70,6 +71,44 @@ def test_a_database_of_your_own_is_used_again_and_each_run_shows_only_its_own_wo
         with psycopg.connect(database) as connection:  # what a worker of an earlier run has done
             updated = connection.execute("UPDATE petitions.worker_heartbeats SET beats = 1000, processed = 600")
             assert updated.rowcount == number
+
+
+def test_ctrl_c_during_the_start_ends_it_without_a_traceback(database: str) -> None:
+    """The schema of the queue is locked, so the application waits in its start."""
+    with psycopg.connect(database) as holder, psycopg.connect(database, autocommit=True) as connection:
+        holder.execute("CREATE SCHEMA mainspring")  # the application's own CREATE SCHEMA waits for this transaction
+        with subprocess.Popen(
+            [sys.executable, "-m", "examples.petitions"],
+            cwd=ROOT,
+            env={**os.environ, "PETITIONS_DATABASE": database},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            while connection.execute(waits).fetchone() is None:
+                assert process.poll() is None
+                time.sleep(0.02)
+            process.send_signal(signal.SIGINT)
+            told, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    assert told.rstrip().endswith("Stopped.")
+
+
+def test_a_database_that_cannot_be_reached_is_one_line_and_not_a_traceback() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "examples.petitions"],
+        cwd=ROOT,
+        env={**os.environ, "PETITIONS_DATABASE": "postgresql://nobody@127.0.0.1:9/none"},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr
+    assert "the database cannot be reached" in ended.stderr
+    assert "Check PETITIONS_DATABASE" in ended.stderr
 
 
 def test_make_petitions_runs_the_demo() -> None:

@@ -94,7 +94,14 @@ async def test_a_handler_that_takes_too_long_is_stopped_and_fails() -> None:
     bench = Bench(mocked(slow := job()), job_timeout=0.01)
     bench.worker._handlers["referral_timeout"] = lambda _job: asyncio.Event().wait()  # type: ignore[assignment,return-value]
     await bench.worker.poll_once()
-    bench.scheduler.mark_failed.assert_awaited_once_with(slow.id, "TimeoutError: ")
+    bench.scheduler.mark_failed.assert_awaited_once_with(slow.id, "it took longer than 0.01 s")
+
+
+async def test_a_timeout_inside_a_handler_is_an_error_of_the_handler() -> None:
+    bench = Bench(mocked(failed := job()))
+    bench.worker._handlers["referral_timeout"] = AsyncMock(side_effect=TimeoutError)
+    await bench.worker.poll_once()
+    bench.scheduler.mark_failed.assert_awaited_once_with(failed.id, "TimeoutError")
 
 
 async def test_a_halted_worker_claims_nothing_says_so_and_keeps_beating() -> None:
@@ -178,7 +185,8 @@ async def test_a_cycle_that_fails_does_not_end_the_worker() -> None:
             await bench.beaten.wait()
         bench.worker.stop()
         await running
-    assert logs[0]["event"] == "job_worker_poll_failed"
+    assert (logs[0]["event"], logs[0]["error"]) == ("job_worker_poll_failed", "ConnectionError: database away")
+    assert "exc_info" not in logs[0]  # an outage is a line per cycle, not a page
 
 
 async def test_an_end_is_reported_again_until_the_queue_answers(monkeypatch: pytest.MonkeyPatch) -> None:

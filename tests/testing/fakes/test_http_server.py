@@ -151,3 +151,22 @@ def test_a_mistake_in_a_fake_of_your_own_reaches_its_client() -> None:
         send(f"{server.url}/here")
     assert json.load(caught.value) == {"error": "LookupError: /here"}
     caught.value.close()
+
+
+def test_a_fault_can_have_headers() -> None:
+    with FakeServer() as server:
+        server.fail(429, headers={"Retry-After": "30"}, times=1)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            send(server.url)
+        refused.value.close()
+    assert (refused.value.code, refused.value.headers["Retry-After"]) == (429, "30")
+
+
+def test_a_server_whose_port_was_taken_can_be_started_once_it_is_free() -> None:
+    with FakeServer() as first:
+        second = FakeServer(first.port)
+        with pytest.raises(OSError, match="address already in use"):
+            second.start()
+        second.stop()  # does nothing
+    with second:
+        urllib.request.urlopen(second.url, timeout=5).close()  # noqa: S310 - ours

@@ -71,7 +71,7 @@ class JobWorkerService:
             try:
                 processed = await self.poll_once()
             except Exception as error:
-                log.exception("job_worker_poll_failed", worker=self.name, error=str(error))
+                log.warning("job_worker_poll_failed", worker=self.name, error=described(error))
             if not processed:
                 await self._sleep(self._poll_interval - (time.monotonic() - began))
 
@@ -151,11 +151,12 @@ class JobWorkerService:
         handler = self._handlers.get(job.job_type)
         if handler is None:
             return f"no handler for jobs of type {job.job_type!r}; there are: {', '.join(sorted(self._handlers))}"
+        limit = asyncio.timeout(self._job_timeout)
         try:
-            async with asyncio.timeout(self._job_timeout):
+            async with limit:
                 await handler(job)
         except Exception as error:
-            return f"{type(error).__name__}: {error}"
+            return f"it took longer than {self._job_timeout:g} s" if limit.expired() else described(error)
         return None
 
     async def _fail(self, job: ScheduledJob, reason: str) -> None:
@@ -194,3 +195,7 @@ class JobWorkerService:
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, seconds)):
                 await self._stopping.wait()
+
+
+def described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".removesuffix(": ")

@@ -64,6 +64,7 @@ class Fault:
 
     status: int | None = None  # None: the connection is closed without an answer
     body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
     left: float = float("inf")  # requests that it still applies to
     after: bool = False  # the request takes effect, and only its answer is lost
 
@@ -107,7 +108,11 @@ class FakeServer:
             begun: Future[None] = Future()
             self._thread = threading.Thread(target=self._run, args=(begun,), name=type(self).__name__, daemon=True)
             self._thread.start()
-            begun.result(START_WITHIN)
+            try:
+                begun.result(START_WITHIN)
+            except BaseException:
+                self._thread = self._loop = None  # it has not started: `start` can be called again
+                raise
         return self
 
     def stop(self) -> None:
@@ -162,13 +167,20 @@ class FakeServer:
     # -- faults ---------------------------------------------------------------------------------
 
     def fail(
-        self, status: int | None = 500, *, times: int | None = None, body: Any = None, after: bool = False
+        self,
+        status: int | None = 500,
+        *,
+        times: int | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        after: bool = False,
     ) -> None:
         """Answer the next `times` requests with this status, or all of them until `recover`. None: hang up instead.
 
-        With `after`, the request takes effect first: the client cannot tell whether it did.
+        `headers` are those of the answer, such as `{"Retry-After": "30"}`. With `after`, the request takes effect
+        first: the client cannot tell whether it did.
         """
-        self._fault = Fault(status, body, float("inf") if times is None else times, after)
+        self._fault = Fault(status, body, headers or {}, float("inf") if times is None else times, after)
 
     def slow(self, seconds: float) -> None:
         """Wait this long before each answer, until `recover`."""
@@ -253,7 +265,7 @@ class FakeServer:
             self._news.notify_all()
         if fault is None:
             return reply
-        return _CLOSE if fault.status is None else Answer(fault.status, fault.body)
+        return _CLOSE if fault.status is None else Answer(fault.status, fault.body, fault.headers)
 
     def _safely(self, request: Request) -> Answer:
         try:
