@@ -31,6 +31,7 @@ from tests.conformance.scenario import (
     by_silence,
     claim,
     claim_one,
+    claim_one,
     end,
     new_job,
     outcome,
@@ -53,7 +54,7 @@ async def total(store: Store, period: Period = Period.DAY, **where: Any) -> dict
     for figure in await figures(store, period, **where):
         for key, n in figure.counts.items():
             found[measure_and_bucket(key)[0]] += n
-    return dict(found)
+    return {measure: n for measure, n in found.items() if n}
 
 
 async def buckets(store: Store, measure: Measure) -> dict[int, int]:
@@ -97,6 +98,18 @@ class NumbersTests(StoreScenario):
         for move in (Move.SNOOZE, Move.RELEASE, Move.SUSPEND):
             await end(store, await running(store, queue=move), move, delay=HOUR)
         assert await total(store) == {Measure.ENQUEUED: 3, Measure.STARTED: 3}
+
+    async def test_a_job_that_was_held_back_counts_no_start(self, store: Store, clock: ManualClock) -> None:
+        for move in (Move.SNOOZE, Move.RELEASE, Move.SUSPEND, Move.CANCEL):
+            await put(store, queue=move)
+            clock.advance(seconds=7)
+            held = await claim_one(store, queue=move)
+            clock.advance(seconds=1)
+            await end(store, held, move, delay=HOUR, blocked=True)
+        assert await total(store) == {Measure.ENQUEUED: 4, Measure.CANCELLED: 1}
+        assert not any((await buckets(store, Measure.STARTED)).values())
+        await end(store, await running(store, queue="other"), Move.DONE)
+        assert (await total(store))[Measure.STARTED] == 1
 
     async def test_a_run_taken_from_its_worker_counts_as_stalled(self, store: Store, clock: ManualClock) -> None:
         await running(store)
