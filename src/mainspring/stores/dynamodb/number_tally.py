@@ -28,7 +28,7 @@ class NumberTally:
         self._places: set[tuple[str, str]] = set()  # those that this process counts by name
 
     def add(
-        self, now: Millis, queue: str, task: str, measure: Measure, length: Millis | None = None, number: int = 1
+        self, now: Millis, queue: str, task: str, measure: Measure, length: Millis | None = None, *, number: int = 1
     ) -> None:
         """Count a job. `length` is its wait or its duration, if the measure has one."""
         minute = now - now % MINUTE
@@ -39,7 +39,7 @@ class NumberTally:
 
     def take_start_back(self, now: Millis, queue: str, task: str, waited: Millis) -> None:
         """Count a start less: the claimed job was held back, and its handler was not called."""
-        self.add(now, queue, task, Measure.STARTED, waited, -1)
+        self.add(now, queue, task, Measure.STARTED, waited, number=-1)
 
     def add_end(self, now: Millis, queue: str, task: str, status: Status, duration: Millis) -> None:
         """Count the end of a run, unless the job was snoozed, released or suspended."""
