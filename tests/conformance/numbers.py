@@ -31,7 +31,6 @@ from tests.conformance.scenario import (
     by_silence,
     claim,
     claim_one,
-    claim_one,
     end,
     new_job,
     outcome,
@@ -287,6 +286,22 @@ class NumbersTests(StoreScenario):
             clock.advance(later * DAY / 1000 + 3601)
             await store.prune()
             assert await total(store, period) == {}
+
+    async def test_old_numbers_are_deleted_after_the_clock_was_far_ahead(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        clock.shift(3650 * DAY / 1000)
+        await store.prune()
+        clock.shift(-3650 * DAY / 1000)
+        await put(store)
+        for _ in range(2):  # the first time, it may be only in the change feed
+            clock.advance(4 * DAY / 1000)
+            await put(store)
+            await store.prune()
+        clock.advance(4 * DAY / 1000)
+        await store.prune()
+        assert await total(store, Period.MINUTE) == {}
+        assert await total(store, Period.HOUR) == {Measure.ENQUEUED: 3}
 
     async def test_the_numbers_outlive_the_jobs_and_the_change_feed(self, store: Store, clock: ManualClock) -> None:
         held = await running(store, keep=0)
