@@ -230,8 +230,9 @@ def test_the_same_code_in_another_directory_has_the_same_place() -> None:
     assert places == {"shop.mail:f"}
 
 
-def test_a_program_has_the_name_of_its_file() -> None:
-    function = run_file("def f(): raise ValueError", "/srv/app/worker_main.py", "__main__")
+@pytest.mark.parametrize("name", ["__main__", "__mp_main__"])
+def test_a_program_has_the_name_of_its_file_also_in_a_child_process(name: str) -> None:
+    function = run_file("def f(): raise ValueError", "/srv/app/worker_main.py", name)
     assert place_of(raised_by(function)) == "worker_main:f"
 
 

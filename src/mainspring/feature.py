@@ -312,4 +312,4 @@ def refuse(
     **fields: Any,
 ) -> Refusal:
     """Make a refusal. `move` is SNOOZE (with a delay), SUSPEND (with waits_for) or CANCEL, with a reason."""
-    return Refusal(Outcome(claim.id, claim.token, move, ref=claim.ref, **fields), recheck, pending)
+    return Refusal(Outcome(claim.id, claim.token, move, ref=claim.ref, blocked=True, **fields), recheck, pending)

@@ -21,6 +21,7 @@ LONGEST_READ = 4_000  # characters of a message that are read
 INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 LIBRARY = "mainspring"
+PROGRAMS = frozenset({"__main__", "__mp_main__"})  # the second one: a program in a child process of its own
 
 # A pattern must not begin within a run of the characters that it goes on with. Otherwise it would read a long word from
 # each of its characters again, which stalls the worker.
@@ -166,7 +167,7 @@ def is_standard(code: CodeType) -> bool:
 def module_of(frame: FrameType) -> str:
     """Return the name of the frame's module. Of a program, return the name under which others would import it."""
     name = str(frame.f_globals.get("__name__") or "")
-    if name != "__main__":
+    if name not in PROGRAMS:
         return name
     spec = getattr(frame.f_globals.get("__spec__"), "name", None)
     return spec or re.split(r"[/\\]", frame.f_code.co_filename)[-1].removesuffix(".py")

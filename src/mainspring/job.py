@@ -326,7 +326,7 @@ class Outcome:
     `move` is one of DONE, RETRY, SNOOZE, RELEASE, SUSPEND, CRASH, DEAD, CANCEL. DONE, RETRY, DEAD and CANCEL count as
     an attempt. CRASH counts as a crash; the store turns the job's `MAX_CRASHES`th crash into DEAD. SUSPEND resets
     attempts and crashes, so that each stretch of a durable function has the full budget. If the job is `blocked`, it
-    has not run, and SUSPEND keeps them.
+    has not run: SUSPEND keeps them, and its claim does not count as a start in the numbers.
     """
 
     job_id: str
@@ -345,7 +345,7 @@ class Outcome:
     recovers: str | None = None  # DONE: the fingerprint of the job's last failure
     is_followed: bool = False  # DONE: the job's options have `on_end`, so this is not a plain success
     timed_out: bool = False  # its timeout ended the run; a TimeoutError of the handler itself is just an error
-    blocked: bool = False  # SUSPEND: something held the job back, such as a limit, and its handler was not called
+    blocked: bool = False  # something held the job back, such as a limit or a halt, and its handler was not called
     inserted: Sequence[Inserted] = ()  # set by the store: what became of each follow-up
 
 

@@ -243,8 +243,11 @@ def tally(start: datetime, end: datetime, figures: Iterable[Figure]) -> Tally:
                 durations[bucket] += n
             elif measure == STARTED:
                 waits[bucket] += n
+    # A claim may be counted at the end of one step, and taken back at the beginning of the next one: not below zero.
+    totals = [max(0, n) for n in totals]
     enqueued, started, completed, retried, dead, cancelled, stalled, wait, duration = totals  # as in `Measure`
-    waited, ran = Histogram(tuple(waits), wait / 1000), Histogram(tuple(durations), duration / 1000)
+    waited = Histogram(tuple(max(0, n) for n in waits), wait / 1000)
+    ran = Histogram(tuple(durations), duration / 1000)
     return Tally(start, end, enqueued, started, completed, retried, dead, cancelled, stalled, waited, ran)
 
 

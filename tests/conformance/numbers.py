@@ -53,7 +53,7 @@ async def total(store: Store, period: Period = Period.DAY, **where: Any) -> dict
     for figure in await figures(store, period, **where):
         for key, n in figure.counts.items():
             found[measure_and_bucket(key)[0]] += n
-    return dict(found)
+    return {measure: n for measure, n in found.items() if n}
 
 
 async def buckets(store: Store, measure: Measure) -> dict[int, int]:
@@ -97,6 +97,18 @@ class NumbersTests(StoreScenario):
         for move in (Move.SNOOZE, Move.RELEASE, Move.SUSPEND):
             await end(store, await running(store, queue=move), move, delay=HOUR)
         assert await total(store) == {Measure.ENQUEUED: 3, Measure.STARTED: 3}
+
+    async def test_a_job_that_was_held_back_counts_no_start(self, store: Store, clock: ManualClock) -> None:
+        for move in (Move.SNOOZE, Move.RELEASE, Move.SUSPEND, Move.CANCEL):
+            await put(store, queue=move)
+            clock.advance(seconds=7)
+            held = await claim_one(store, queue=move)
+            clock.advance(seconds=1)
+            await end(store, held, move, delay=HOUR, blocked=True)
+        assert await total(store) == {Measure.ENQUEUED: 4, Measure.CANCELLED: 1}
+        assert not any((await buckets(store, Measure.STARTED)).values())
+        await end(store, await running(store, queue="other"), Move.DONE)
+        assert (await total(store))[Measure.STARTED] == 1
 
     async def test_a_run_taken_from_its_worker_counts_as_stalled(self, store: Store, clock: ManualClock) -> None:
         await running(store)
@@ -274,6 +286,22 @@ class NumbersTests(StoreScenario):
             clock.advance(later * DAY / 1000 + 3601)
             await store.prune()
             assert await total(store, period) == {}
+
+    async def test_old_numbers_are_deleted_after_the_clock_was_far_ahead(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        clock.shift(3650 * DAY / 1000)
+        await store.prune()
+        clock.shift(-3650 * DAY / 1000)
+        await put(store)
+        for _ in range(2):  # the first time, it may be only in the change feed
+            clock.advance(4 * DAY / 1000)
+            await put(store)
+            await store.prune()
+        clock.advance(4 * DAY / 1000)
+        await store.prune()
+        assert await total(store, Period.MINUTE) == {}
+        assert await total(store, Period.HOUR) == {Measure.ENQUEUED: 3}
 
     async def test_the_numbers_outlive_the_jobs_and_the_change_feed(self, store: Store, clock: ManualClock) -> None:
         held = await running(store, keep=0)

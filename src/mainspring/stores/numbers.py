@@ -55,6 +55,11 @@ class Period(IntEnum):
 PERIOD_BY_CODE = tuple(Period)
 
 
+def is_due(pruned_at: Millis, now: Millis) -> bool:
+    """Return whether old numbers are to be deleted: once an hour, and if the clock was ahead at the last time."""
+    return not now - HOUR < pruned_at <= now
+
+
 class Measure(IntEnum):
     """What a number counts. Stores keep the codes."""
 

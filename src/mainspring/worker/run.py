@@ -345,6 +345,7 @@ def outcome(
         reason=storable(reason, LONGEST_MESSAGE),
         failure=None if failure is None else identified(failure, claim),
         ref=claim.ref,
+        blocked=not run.started_at,
         **rest,
     )
 

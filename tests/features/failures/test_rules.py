@@ -39,10 +39,17 @@ def test_a_group_that_recovers_while_it_is_muted_is_resolved_when_the_mute_ends(
 
 
 def test_a_failure_after_the_recovery_opens_the_group_when_the_mute_ends() -> None:
-    again = failed(recovered(MUTED, 50), failure(60))
+    again = failed(recovered(MUTED, 50), failure(60), 60)
     assert (again.state, unmuted(again, 150).state) == (GroupState.MUTED, GroupState.OPEN)
-    late = failed(recovered(MUTED, 50), failure(120))
+    late = failed(recovered(MUTED, 50), failure(120), 120)
     assert (late.state, late.reopened, late.recovered) == (GroupState.OPEN, 1, False)
+
+
+def test_a_failure_opens_a_group_that_was_resolved_before_the_clock_was_set_back() -> None:
+    resolved = judged(GROUP, GroupState.RESOLVED, 3_600_000, note="", actor="ana")
+    assert failed(resolved, failure(3_599_000), 3_601_000).state is GroupState.RESOLVED  # it happened before
+    again = failed(resolved, failure(60_000), 61_000)
+    assert (again.state, again.reopened) == (GroupState.OPEN, 1)
 
 
 def test_a_longer_mute_does_not_forget_the_recovery() -> None:

@@ -32,5 +32,5 @@ class BatchesFeature(Feature):
             return refuse(claim, Move.CANCEL, reason="its batch is not known any more")
         if soon:
             reason = "jobs of its batch are still coming in"
-            return refuse(claim, Move.SUSPEND, delay=COMING_IN_RECHECK, blocked=True, reason=reason)
+            return refuse(claim, Move.SUSPEND, delay=COMING_IN_RECHECK, reason=reason)
         return None if awaited is None else wait_for(claim, awaited)

@@ -50,7 +50,7 @@ class BreakersFeature(Feature):
 
     def _suspend(self, name: str, claim: Claim, delay: Millis, recheck: Recheck) -> Refusal:
         return refuse(
-            claim, Move.SUSPEND, delay=delay, waits_for=waiting_key(name), blocked=True, reason=reason_of(name),
+            claim, Move.SUSPEND, delay=delay, waits_for=waiting_key(name), reason=reason_of(name),
             recheck=recheck,
         )  # fmt: skip
 

@@ -108,4 +108,4 @@ def wait_for(claim: Claim, other: str) -> Refusal:
     """Suspend until that job ends. If nothing wakes it, it checks by itself, after a longer time at each suspension."""
     delay = min(FIRST_LOOK << min(claim.token, 16), LONGEST_LOOK)
     reason = f"waits for job {other}"
-    return refuse(claim, Move.SUSPEND, delay=delay, waits_for=end_of(other), reason=reason, blocked=True)
+    return refuse(claim, Move.SUSPEND, delay=delay, waits_for=end_of(other), reason=reason)

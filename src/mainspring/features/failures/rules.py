@@ -11,6 +11,7 @@ from mainspring.features.failures.group import FailureGroup, GroupState
 from mainspring.stores.engine.failures import FailureNote
 
 MAX_VERSIONS = 20
+SKEW: Millis = 5000  # by which the clocks of two machines may differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def from_json(text: str) -> GroupData:
     return GroupData(**values | {"versions": tuple(values["versions"]), "state": GroupState(values["state"])})
 
 
-def failed(group: GroupData | None, note: FailureNote) -> GroupData:
+def failed(group: GroupData | None, note: FailureNote, now: Millis) -> GroupData:
     """Add failures to a group. A group that was resolved before they happened is open again."""
     if group is None:
         group = GroupData(
@@ -78,7 +79,7 @@ def failed(group: GroupData | None, note: FailureNote) -> GroupData:
     )
     if note.at >= group.last_seen:
         group = replace(group, last_seen=note.at, message=note.message, job_id=note.job_id, place=note.place)
-    return replace(reopened(group, note), recovered=False)
+    return replace(reopened(group, note, now), recovered=False)
 
 
 def unmuted(group: GroupData, now: Millis) -> GroupData:
@@ -89,11 +90,19 @@ def unmuted(group: GroupData, now: Millis) -> GroupData:
     return resolved(ended, ended.changed_at) if group.recovered else ended
 
 
-def reopened(group: GroupData, note: FailureNote) -> GroupData:
+def reopened(group: GroupData, note: FailureNote, now: Millis) -> GroupData:
     group = unmuted(group, note.at)
-    if group.state is not GroupState.RESOLVED or note.at <= (group.changed_at or 0):
+    if group.state is not GroupState.RESOLVED or is_older(note, group.changed_at or 0, now):
         return group
     return opened_again(group, note)
+
+
+def is_older(note: FailureNote, resolved_at: Millis, now: Millis) -> bool:
+    """Return whether failures happened before the group was resolved.
+
+    A group that was resolved in the future was resolved before the clock was set back, so the failures are newer.
+    """
+    return note.at <= resolved_at <= now + SKEW
 
 
 def opened_again(group: GroupData, note: FailureNote) -> GroupData:

@@ -182,7 +182,7 @@ class Groups:
         before = after = None if document is None else rules.from_json(document.data)
         for _, note in sorted(notes, key=lambda pair: pair[1].at):
             if note.count:
-                after = rules.failed(after, note)
+                after = rules.failed(after, note, self._services.store.clock.now())
         if after is not None:
             after = await self._settled(after, [note for _, note in notes])
         done = [Write(note.key, None, expected=note.version) for note, _ in notes]

@@ -269,7 +269,6 @@ def blocked(claim: Claim, by: Ticket, recheck: Recheck, pending: asyncio.Future[
         pending=pending,
         waits_for=by.wait_key,
         delay=UNTIL_WOKEN,
-        blocked=True,
         reason=f"waits for the {by}" if not isinstance(by.limit, Fair) else f"waits for its turn among {by.key}'s",
     )
 

@@ -40,7 +40,7 @@ class PausedTasksFeature(Feature):
 
     def _suspend(self, claim: Claim) -> Refusal:
         return refuse(
-            claim, Move.SUSPEND, delay=UNTIL_WOKEN, waits_for=waiting_key(claim.task), blocked=True,
+            claim, Move.SUSPEND, delay=UNTIL_WOKEN, waits_for=waiting_key(claim.task),
             reason=f"the task {claim.task!r} is paused", recheck=partial(self._goes_on, claim.task),
         )  # fmt: skip
 

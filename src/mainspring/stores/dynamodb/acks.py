@@ -77,6 +77,7 @@ class ItemChanges:
     more: list[Action] = field(default_factory=list)  # other writes of the same transaction
     entries: list[Entry] = field(default_factory=list)  # for the change feed
     duration: Millis = 0  # of the run
+    waited: Millis | None = None  # if the job was held back: the wait that its claim has counted
     noted: bool = False  # there is a note for a failure group among them
     followed_by: Sequence[NewJob] = ()  # inserted in the same transaction, besides the outcome's follow-ups
 
@@ -263,6 +264,7 @@ def decide(table: Table, row: Row, outcome: Outcome, mark: str, past: Sequence[s
     decision = ItemChanges(status, fitted(row, changes), run_item(job, conclusion, now))
     decision.entries = feed.ended([(job, conclusion)], [outcome]) if table.recording else []
     decision.duration = feed.duration_of(conclusion)
+    decision.waited = job.claimed_at - job.run_at if outcome.blocked else None
     noted = failure_actions(table, job, conclusion, now, past)
     decision.more, decision.noted = [*steps.puts(row["SK"], outcome.steps), *noted], bool(noted)
     if status in FINISHED:
@@ -355,6 +357,8 @@ async def afterwards(table: Table, row: Row, decision: ItemChanges) -> None:
     table.counts.add(row["queue"], decision.status, 1, day_of(decision.status, decision.changes.get("expires_at")))
     now = table.clock.now()
     table.numbers.add_end(now, row["queue"], row["job_type"], decision.status, decision.duration)
+    if decision.waited is not None:
+        table.numbers.take_start_back(now, row["queue"], row["job_type"], decision.waited)
     table.held.get(row.get("locked_by", ""), {}).pop(row["SK"], None)
     if decision.status in CLAIMABLE:
         table.local_workers.wake([row["queue"]])

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
 
 import aiohttp
 
@@ -132,6 +133,15 @@ class Client:
                 if self.units is not None:
                     self._add_up(operation, answer)
                 return answer
+
+    def call_now(self, operation: str, request: Mapping[str, Any], ends: float) -> None:
+        """Send a request once, from code without an event loop. Raise if it has no good answer by then."""
+        body = json.dumps(request, separators=(",", ":")).encode()
+        keys, target = self._credentials.known, f"DynamoDB_20120810.{operation}"
+        asked = Request(self.endpoint, body, self._signer.headers(keys, target, body, datetime.now(UTC)))  # noqa: S310
+        without_proxy = build_opener(ProxyHandler({}))  # as for all other calls
+        with without_proxy.open(asked, timeout=max(0.01, ends - time.monotonic())) as answer:
+            answer.read()
 
     async def back_off(self, seconds: float) -> None:
         self.waited += seconds

@@ -63,6 +63,13 @@ class Credentials:
             asyncio.get_running_loop().run_in_executor(None, self._renew)
         return self._keys
 
+    @property
+    def known(self) -> Keys:
+        """The keys of the last call; raises ConfigurationError if there was none."""
+        if self._keys is None:
+            raise ConfigurationError(NO_KEYS)
+        return self._keys
+
     def _renew(self) -> None:
         if self._renewing.acquire(blocking=False):
             try:

@@ -27,13 +27,19 @@ class NumberTally:
         self._flushed_at = time.monotonic()
         self._places: set[tuple[str, str]] = set()  # those that this process counts by name
 
-    def add(self, now: Millis, queue: str, task: str, measure: Measure, length: Millis | None = None) -> None:
+    def add(
+        self, now: Millis, queue: str, task: str, measure: Measure, length: Millis | None = None, *, number: int = 1
+    ) -> None:
         """Count a job. `length` is its wait or its duration, if the measure has one."""
         minute = now - now % MINUTE
-        self._pending[minute, queue, task, measure, 0 if length is None else bucket_of(length)] += 1
+        self._pending[minute, queue, task, measure, 0 if length is None else bucket_of(length)] += number
         if length is not None and length > 0:
             total = Measure.WAIT if measure is Measure.STARTED else Measure.DURATION
-            self._pending[minute, queue, task, total, 0] += length
+            self._pending[minute, queue, task, total, 0] += length * number
+
+    def take_start_back(self, now: Millis, queue: str, task: str, waited: Millis) -> None:
+        """Count a start less: the claimed job was held back, and its handler was not called."""
+        self.add(now, queue, task, Measure.STARTED, waited, number=-1)
 
     def add_end(self, now: Millis, queue: str, task: str, status: Status, duration: Millis) -> None:
         """Count the end of a run, unless the job was snoozed, released or suspended."""

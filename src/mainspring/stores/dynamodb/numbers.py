@@ -1,14 +1,16 @@
 """Numbers over time. They are not part of the jobs' writes, so they are an estimate.
 
-Each process counts in memory and adds what it has counted every few seconds, to one of several partitions. A process
-that is killed loses the last seconds. There is an item for each period, queue and task, with an attribute for each
-measure and bucket. The service deletes it when its time is over. A read adds up all items of the wanted time.
+Each process counts in memory and adds what it has counted every few seconds, to one of several partitions, and at its
+end (see last_numbers.py). A process that is killed loses the last seconds. There is an item for each period, queue and
+task, with an attribute for each measure and bucket. The service deletes it when its time is over. A read adds up all
+items of the wanted time.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from mainspring.errors import StoreError
 from mainspring.log import get_log
@@ -62,11 +64,22 @@ def rows_by_item(rows: Iterable[Counted]) -> dict[Item, dict[str, int]]:
     return found
 
 
+def write_now(table: Table, ends: float) -> None:
+    """Write what was counted from code without an event loop, until this monotonic time."""
+    for row in rows_by_item(table.numbers.take()).items():
+        table.call_now("UpdateItem", addition(table, *row), ends)
+
+
 async def add(table: Table, item: Item, values: dict[str, int]) -> None:
+    await table.update(addition(table, item, values))
+
+
+def addition(table: Table, item: Item, values: dict[str, int]) -> dict[str, Any]:
+    """Return the request that adds the values to an item."""
     period, start, task, queue = item
     where = key(f"numbers#{period.name.lower()}#{table.counts.slot}", f"{start:014d}#{queue}#{task}")
     fixed = {"queue": queue, "job_type": task, "ttl": ttl(start + period.length + period.kept)}
-    await table.update(update(where, fixed, add=values))
+    return update(where, fixed, add=values)
 
 
 async def read(table: Table, query: NumbersQuery) -> list[Figure]:

@@ -34,6 +34,7 @@ from mainspring.stores.dynamodb import (
     documents,
     halts,
     insertion,
+    last_numbers,
     layout,
     maintenance,
     numbers,
@@ -151,6 +152,7 @@ class DynamoStore:
             await self.migrate()
         self.table.shards = await schema.shards_of(self.table, self._wanted_shards)
         self._is_open = True
+        last_numbers.expect_exit(self.table)
 
     async def close(self) -> None:
         await self.table.finish()
@@ -160,6 +162,7 @@ class DynamoStore:
         self.table.local_workers.close()
         await self.client.close()
         self._is_open = False
+        last_numbers.forget(self.table)
 
     async def version(self) -> int:
         """Return the table's version, or 0 if the table does not exist or Mainspring has not set it up."""

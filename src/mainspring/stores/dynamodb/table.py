@@ -125,6 +125,12 @@ class Table:
             raise Cancelled([incoming.translate(reason) for reason in cancelled.reasons]) from None
         return incoming.translate(answer)
 
+    def call_now(self, operation: str, request: Mapping[str, Any], ends: float) -> None:
+        """Send a request from code without an event loop, once, until this monotonic time."""
+        request = {"TableName": self.name, **request}
+        outgoing = request if self.translator is None else self.translator.outgoing.translate(request)
+        self.client.call_now(operation, outgoing, ends)
+
     def lay_out(self, layout: Layout) -> None:
         self.layout = layout
         self.translator = Translator(layout) if layout.prefix else None

@@ -101,6 +101,18 @@ def ended(concluded: Iterable[tuple[JobState, Conclusion]], outcomes: Iterable[O
     return [entry for kind, places in found.items() for entry in entries(kind, places, lengths=lengths.get(kind))]
 
 
+def starts_taken_back(ended: Iterable[tuple[JobState, Outcome]]) -> list[Entry]:
+    """Return entries for the numbers only: the claims of jobs that were held back do not count as starts."""
+    waits: dict[Place, list[Millis]] = {}
+    for job, outcome in ended:
+        if outcome.blocked:
+            waits.setdefault((job.queue, job.task), []).append(job.claimed_at - job.run_at)
+    return [
+        Entry(ChangeKind.STARTED, queue, task, times=[-number for number in times_of(lengths)])
+        for (queue, task), lengths in waits.items()
+    ]
+
+
 def duration_of(conclusion: Conclusion) -> Millis:
     """Return how long an attempt took."""
     if conclusion.finished_at is not None:

@@ -173,7 +173,7 @@ async def write(transaction: Transaction, ended: Sequence[tuple[JobState, Outcom
     conclusions = [conclude(job, outcome, job.ref) for job, outcome in ended]
     concluded = [(job, conclusion) for (job, _), conclusion in zip(ended, conclusions, strict=True)]
     outcomes = [outcome for _, outcome in ended]
-    await transaction.record(feed.ended(concluded, outcomes))
+    await transaction.record([*feed.ended(concluded, outcomes), *feed.starts_taken_back(ended)])
     await note_failures(transaction, concluded)
     await reschedule(transaction, [pair for pair in concluded if pair[1].status not in FINISHED])
     await record(transaction, [(job.id, end.run) for job, end in concluded if end.run is not None])

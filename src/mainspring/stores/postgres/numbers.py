@@ -15,7 +15,6 @@ from typing import NamedTuple
 from mainspring.clock import Millis
 from mainspring.stores.engine.numbers import KINDS, MEASURE, SUM, Row, spread, within_limit
 from mainspring.stores.numbers import (
-    HOUR,
     PERIOD_BY_CODE,
     SLOT,
     Figure,
@@ -23,6 +22,7 @@ from mainspring.stores.numbers import (
     NumbersQuery,
     Period,
     answer,
+    is_due,
     measure_and_bucket,
 )
 from mainspring.stores.postgres import arrays
@@ -207,7 +207,7 @@ async def stored(transaction: Transaction, query: NumbersQuery) -> Iterator[Line
 async def prune(transaction: Transaction) -> None:
     """Delete old numbers, once an hour."""
     row = await transaction.row(f"{STATE} FOR UPDATE SKIP LOCKED")
-    if row is None or Folded(*row).pruned_at > Folded(*row).now - HOUR:
+    if row is None or not is_due(Folded(*row).pruned_at, Folded(*row).now):
         return
     await transaction.do(FORGET, periods=PERIODS, kept=arrays.of_plain(period.kept for period in Period))
     await transaction.do(PRUNED)

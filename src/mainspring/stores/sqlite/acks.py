@@ -159,7 +159,7 @@ def write(transaction: Transaction, ended: Sequence[tuple[JobState, Outcome]]) -
     for part in in_values(RECORD_RUNS, [(job.id, *end.run) for job, end in concluded if end.run is not None]):
         transaction.execute(*part)
     outcomes = [outcome for _, outcome in ended]
-    transaction.record(feed.ended(concluded, outcomes))
+    transaction.record([*feed.ended(concluded, outcomes), *feed.starts_taken_back(ended)])
     note_failures(transaction, concluded)
     reschedule(transaction, [pair for pair in concluded if pair[1].status not in FINISHED])
     finish(transaction, [pair for pair in concluded if pair[1].status in FINISHED])

@@ -15,7 +15,6 @@ from typing import Any
 from mainspring.clock import Millis
 from mainspring.stores.engine.numbers import KINDS, MEASURE, SUM, Row, spread, within_limit
 from mainspring.stores.numbers import (
-    HOUR,
     SLOT,
     Counts,
     Figure,
@@ -24,6 +23,7 @@ from mainspring.stores.numbers import (
     Period,
     Span,
     answer,
+    is_due,
     measure_and_bucket,
 )
 
@@ -131,12 +131,12 @@ def wanted_places(execute: Execute, query: NumbersQuery, period: Period) -> list
 
 
 def something_expired(connection: sqlite3.Connection, now: Millis) -> bool:
-    """Return whether it is time to delete old numbers: once an hour."""
-    return bool(connection.execute(LAST_PRUNED).fetchone()[0] <= now - HOUR)
+    """Return whether it is time to delete old numbers."""
+    return is_due(connection.execute(LAST_PRUNED).fetchone()[0], now)
 
 
 def prune(execute: Execute, now: Millis) -> None:
-    if execute(LAST_PRUNED, ()).fetchone()[0] > now - HOUR:
+    if not is_due(execute(LAST_PRUNED, ()).fetchone()[0], now):
         return
     for period in Period:
         for task, queue in list(places(execute, period)):
