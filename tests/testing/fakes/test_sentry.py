@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -41,6 +42,14 @@ def test_events_are_kept_once(with_length: bool) -> None:
 def test_a_compressed_envelope_is_read() -> None:
     with FakeSentry() as sentry:
         assert send(sentry, gzip.compress(envelope({"event_id": "a"})), encoding="gzip") == 200
+        assert len(sentry.events) == 1
+
+
+def test_an_envelope_compressed_by_brotli_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sentry's client compresses so if the package is installed, which it is not here: gzip plays its part."""
+    monkeypatch.setitem(sys.modules, "brotli", gzip)
+    with FakeSentry() as sentry:
+        assert send(sentry, gzip.compress(envelope({"event_id": "a"})), encoding="br") == 200
         assert len(sentry.events) == 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from importlib import import_module
 from typing import Any
 
 from mainspring.testing.fakes.http_server import Answer, FakeServer, Request
@@ -76,7 +77,14 @@ class FakeSentry(FakeServer):
 
 
 def body_of(request: Request) -> bytes:
-    return gzip.decompress(request.body) if request.headers.get("content-encoding") == "gzip" else request.body
+    """Return the body without its compression. Sentry's client compresses by Brotli where that is installed."""
+    match request.headers.get("content-encoding"):
+        case "gzip":
+            return gzip.decompress(request.body)
+        case "br":
+            return bytes(import_module("brotli").decompress(request.body))
+        case _:
+            return request.body
 
 
 def parse_envelope(body: bytes) -> tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]:
