@@ -14,11 +14,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from mainspring.cli import logs
 from mainspring.cli.exits import Exit, UsageError, exit_code_of
-from mainspring.cli.parser import EXIT_CODES, Parser, ShowVersion
+from mainspring.cli.parser import EXIT_CODES, Parser, ShowVersion, make_parser
 from mainspring.cli.terminal import Terminal
 from mainspring.errors import MainspringError
 
@@ -113,13 +113,14 @@ def build_parser(only: str | None = None) -> Parser:
     """Return the parser of all commands. With `only`, the other commands have only their lines in the help."""
     parser = Parser(prog="mainspring", description="Durable jobs for Python.", epilog=EXIT_CODES)
     parser.add_argument("--version", action=ShowVersion)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    make = cast("type[Parser]", make_parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=make)
     for module, lines in COMMANDS.items():
         if only is None or only in lines:
             import_module(f"mainspring.cli.{module}").add_commands(commands)
         else:
             for name, line in lines.items():
-                commands.add_parser(name, help=line)
+                commands.add_parser(name, help=line, is_line=True)
     return parser
 
 

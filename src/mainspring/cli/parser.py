@@ -42,6 +42,14 @@ class Parser(argparse.ArgumentParser):
         return parsed
 
 
+NO_PARSER = Parser(add_help=False)
+
+
+def make_parser(*, is_line: bool = False, **options: Any) -> Parser:
+    """Return a parser for a command. One that is only a line of the help needs none: making 30 of them takes 4 ms."""
+    return NO_PARSER if is_line else Parser(**options)
+
+
 class ShowVersion(argparse.Action):
     """The option `--version`. It looks up the version only when needed, because that imports a lot."""
 
