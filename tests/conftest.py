@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import re
 import signal
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 import structlog
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 pytest.register_assert_rewrite("tests.conformance")  # before it is imported: a failed assertion then shows its values
 
@@ -33,13 +36,14 @@ RAM = Path("/dev/shm")
 ENOUGH_RAM = 4 << 30  # bytes; containers often have 64 MB there
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Prepare this process and, through the environment, the programs that tests start."""
+    config.pluginmanager.register(HangTimer())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell that starts us in the background makes us deaf to Ctrl-C, and so the programs that tests interrupt.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "TMPDIR" not in os.environ and is_usable(RAM):
-        # Hundreds of tests make a database in a temporary directory, and no test cuts the power: fsync may cost nothing.
+        # Hundreds of tests make a database there, and no test cuts the power: fsync may cost nothing.
         os.environ["TMPDIR"] = tempfile.tempdir = str(RAM)
 
 
@@ -88,7 +92,36 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(10_000, 20, 50)  # rare collections save an eighth of the tests' time
         gc.enable()
+
+
+class HangTimer:
+    """Prints the stack of every thread when a test hangs.
+
+    pytest can do it (`faulthandler_timeout`), but starts a thread for each test, which takes longer than many tests do.
+    This one starts a thread every ten seconds.
+    """
+
+    PRINT_AFTER = 120.0  # seconds
+    SET_EVERY = 10.0
+
+    def __init__(self) -> None:
+        self._set_at = -self.SET_EVERY
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        now = time.monotonic()
+        if now - self._set_at >= self.SET_EVERY:
+            self._set_at = now
+            faulthandler.dump_traceback_later(self.PRINT_AFTER, file=item.config.stash[fault_handler_stderr_fd_key])
+
+    def pytest_exception_interact(self) -> None:
+        self._set_at = -self.SET_EVERY  # pytest stops every such timer when a test fails
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_unconfigure(self) -> None:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(autouse=True)
