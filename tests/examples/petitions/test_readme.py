@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -11,6 +12,7 @@ README = (HERE.parents[2] / "examples" / "petitions" / "README.md").read_text("u
 ROWS = re.findall(r"^\| (.+?) \| (.+) \|$", README[README.index("## Requirements") :], re.MULTILINE)
 
 
+@cache
 def names_in(module: str) -> set[str]:
     nodes = ast.walk(ast.parse((HERE / module).read_text("utf-8")))
     return {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
