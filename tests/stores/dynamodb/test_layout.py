@@ -153,6 +153,11 @@ def sharing(name: str, **settings: Any) -> DynamoStore:
     return DynamoStore(name, **{"client": client(), "shards": 2, "prefix": "mainspring/", **settings})
 
 
+async def severities(store: DynamoStore) -> dict[str, Severity]:
+    """Return what a diagnosis says of the table; setbacks depend on how busy the machine is."""
+    return {finding.check: finding.severity for finding in await store.diagnose() if finding.check != "setbacks"}
+
+
 @slow
 @pytest.mark.parametrize("theirs", [None, "expires"])
 async def test_migrate_adds_what_an_existing_table_lacks_and_keeps_its_expiry(theirs: str | None) -> None:
@@ -168,7 +173,7 @@ async def test_migrate_adds_what_an_existing_table_lacks_and_keeps_its_expiry(th
     await end(store, await running(store, keep=1000), Move.DONE)
     (job,) = [item for item in await all_items(store) if item["PK"]["S"].startswith("mainspring/job#")]
     assert (theirs or OWN_EXPIRY) in job
-    assert [finding.severity for finding in await store.diagnose()] == [Severity.OK, Severity.OK]
+    assert await severities(store) == {"table": Severity.OK, "expiry": Severity.OK}
     await client().call("DeleteTable", {"TableName": name})
 
 
@@ -215,7 +220,7 @@ async def test_an_expiry_that_is_changed_later_is_reported(store: SharedStore) -
     store.table.prunes = False
     wanted = {"AttributeName": "elsewhere", "Enabled": True}
     await store.table.call("UpdateTimeToLive", {"TimeToLiveSpecification": wanted})
-    assert [finding.check for finding in await store.diagnose() if finding.severity is Severity.WARNING] == ["expiry"]
+    assert await severities(store) == {"table": Severity.OK, "expiry": Severity.WARNING}
 
 
 def test_the_template_of_a_shared_table_says_what_to_add(monkeypatch: pytest.MonkeyPatch) -> None:
