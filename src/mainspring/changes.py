@@ -45,20 +45,20 @@ class ChangeStream:
         return self._place.cursor if isinstance(self._place, Change) else self._place and str(self._place)
 
     def __aiter__(self) -> AsyncIterator[Change]:
-        return Following(self._follow, self._services)
+        return Following(self._batches, self._services)
 
     def __iter__(self) -> Iterator[Change]:
         refuse_event_loop()
         return self._follow_in_thread()
 
     def _follow_in_thread(self) -> Iterator[Change]:
-        changes = Pull(self._follow())
+        batches = Pull(self._batches())
         run = self._services.run
         try:
             while True:
-                yield run(changes.next())
+                yield from run(batches.next())
         finally:
-            run(changes.close())
+            run(batches.close())
 
     async def begin(self) -> str:
         """Return the cursor, after which every change will be seen. Call it to fix the place before you act."""
@@ -69,12 +69,17 @@ class ChangeStream:
             self._place = (await self._services.store.changes(starts=self._where.asks_for_starts)).cursor
         return self._place.place if isinstance(self._place, Change) else self._place
 
-    async def _follow(self) -> AsyncGenerator[Change]:
+    async def _batches(self) -> AsyncGenerator[Iterator[Change]]:
+        """Yield the matching changes of each page: a thread would wait 80 times as long if it asked for each change."""
         async with aclosing(self.pages()) as pages:
             async for page in pages:
-                for change in page.changes(self._where, await self._begin()):
-                    self._place = change
-                    yield change
+                yield self._moving_on(page.changes(self._where, await self._begin()))
+
+    def _moving_on(self, changes: Iterator[Change]) -> Iterator[Change]:
+        """Yield the changes; each that is taken moves the cursor."""
+        for change in changes:
+            self._place = change
+            yield change
 
     async def pages(self) -> AsyncGenerator[ChangePage]:
         """Yield each page of the feed as it is read, also if it is empty. The filter is not applied to it.
@@ -146,9 +151,10 @@ def refuse_event_loop() -> None:
 class Following:
     """The changes for one `async for`. A loop that ends early closes the stream, at the latest with the application."""
 
-    def __init__(self, follow: Callable[[], AsyncGenerator[Change]], services: Services) -> None:
+    def __init__(self, follow: Callable[[], AsyncGenerator[Iterator[Change]]], services: Services) -> None:
         self._follow = follow
-        self._changes = follow()
+        self._batches = follow()
+        self._batch: Iterator[Change] = iter(())
         self._services = services
 
     def __aiter__(self) -> Following:
@@ -156,30 +162,32 @@ class Following:
 
     async def __anext__(self) -> Change:  # a coroutine, so that it keeps this object alive while it waits
         """Return the next change. After an error or a cancellation, such as by a timeout, the next call goes on."""
-        try:
-            return await anext(self._changes)
-        except BaseException:
-            self._changes = self._follow()  # an error has ended the other one
-            raise
+        while (change := next(self._batch, None)) is None:
+            try:
+                self._batch = await anext(self._batches)
+            except BaseException:
+                self._batches = self._follow()  # an error has ended the other one
+                raise
+        return change
 
     def __del__(self) -> None:
         with suppress(RuntimeError):  # no event loop runs here; then Python closes the generator
-            self._services.end(self._changes.aclose)
+            self._services.end(self._batches.aclose)
 
 
 class Pull:
-    """Changes for a thread that asks for one after the other, and may be interrupted (Ctrl-C) while it waits."""
+    """Batches for a thread that asks for one after the other, and may be interrupted (Ctrl-C) while it waits."""
 
-    def __init__(self, follower: AsyncGenerator[Change]) -> None:
-        self._follower = follower
-        self._pending: asyncio.Future[Change] | None = None
+    def __init__(self, batches: AsyncGenerator[Iterator[Change]]) -> None:
+        self._batches = batches
+        self._pending: asyncio.Future[Iterator[Change]] | None = None
 
-    async def next(self) -> Change:
-        self._pending = asyncio.ensure_future(anext(self._follower))
+    async def next(self) -> Iterator[Change]:
+        self._pending = asyncio.ensure_future(anext(self._batches))
         return await self._pending
 
     async def close(self) -> None:
         if self._pending is not None:  # a generator that still runs cannot be closed
             self._pending.cancel()
             await asyncio.wait([self._pending])
-        await self._follower.aclose()
+        await self._batches.aclose()
