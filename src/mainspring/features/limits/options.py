@@ -278,11 +278,14 @@ class DeclaredLimits:
             limit.name == name for own in (self._of_task, self._of_queue) for all_ in own.values() for limit in all_
         )
 
-    def known_as(self, name: str) -> Declared:
-        """Return the limits and rates of this name: those that the code declares, and those that are set."""
+    def known_as(self, name: str, numbers: Mapping[str, Values] | None = None) -> Declared:
+        """Return the limits and rates of this name: those that the code declares, and those that are set.
+
+        By default, these have the numbers that are set now.
+        """
         declared = (*self._of_task.values(), *self._of_queue.values())
         own = tuple(limit for limits in declared for limit in limits if limit.name == name)
-        return adjusted(own, self._set, [name])
+        return adjusted(own, self._set if numbers is None else numbers, [name])
 
     # -- what a job needs ---------------------------------------------------------------------------
 
