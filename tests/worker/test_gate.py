@@ -203,6 +203,88 @@ async def test_a_worker_that_was_stopped_reads_the_settings_before_the_next_star
     assert turnstile.started == 1
 
 
+@contextlib.asynccontextmanager
+async def with_mails_ahead(app: Mainspring, mail: Turnstile) -> AsyncIterator[Worker]:
+    """A worker that has claimed two mails behind a busy slot."""
+    busy = Turnstile(app, name="busy")
+    async with working(
+        app, concurrency=1, maintenance_interval=3600
+    ) as worker:  # else it hands them back after a while
+        prefetching(worker)
+        await busy.work.enqueue()
+        await eventually(lambda: busy.started == 1)
+        await mail.work.enqueue_many([{}] * 2)
+        await eventually(lambda: len(worker.parts.runs.ready) == 2)
+        mail.go.set()
+        try:
+            yield worker
+        finally:
+            busy.go.set()
+            await eventually(lambda: completed(app, 3))
+
+
+async def test_jobs_claimed_ahead_obey_a_lower_limit_while_jobs_of_another_task_cannot_be_woken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worker reads the limit at a moment at which the store does not wake jobs."""
+    app = new_app()
+    mail, released, failures = Turnstile(app, name="mail"), record(app, JobReleased), [StoreUnavailable("away")] * 2
+    app.task(name="other")(lambda: None)
+    wake = app.store.wake
+
+    async def fail_first(numbers: Any) -> Any:
+        if "paused:other" in numbers and failures:
+            raise failures.pop()
+        return await wake(numbers)
+
+    await app.settings.set(task="other", paused=True)
+    await app.settings.clear(task="other")
+    async with with_mails_ahead(app, mail):
+        monkeypatch.setattr(app.store, "wake", fail_first)
+        await from_another_process(app, task="mail", limit=1)
+        await eventually(lambda: len(released) == 2)
+        await eventually(lambda: not failures)
+
+
+@pytest.mark.parametrize("looks", ["state", "gate"])
+async def test_jobs_claimed_ahead_obey_a_lower_limit_while_jobs_of_another_task_are_being_woken(
+    looks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if looks == "gate":  # another look of this process reads the settings, as the worker is not woken
+        monkeypatch.setattr("mainspring.worker.worker.FRESH_FOR", 3600.0)
+        monkeypatch.setattr(settings_api, "Bundle", lambda writes, note, spread: Bundle(writes, note=note))
+    app = new_app()
+    mail, released, may_end = Turnstile(app, name="mail"), record(app, JobReleased), asyncio.Event()
+    app.task(name="other")(lambda: None)
+    wake, wakes = app.store.wake, asyncio.Event()
+
+    async def wait(numbers: Any) -> Any:
+        if "paused:other" in numbers:
+            wakes.set()
+            await may_end.wait()
+        return await wake(numbers)
+
+    await app.settings.set(task="other", paused=True)
+    await app.settings.clear(task="other")
+    async with with_mails_ahead(app, mail) as worker:
+        monkeypatch.setattr(app.store, "wake", wait)
+        await from_another_process(app, task="mail", limit=1)
+        look = asyncio.create_task(app.runtime.live_settings.look())
+        await wakes.wait()
+        if looks == "gate":
+            worker.parts.gate._looked_at = worker.parts.gate.open_until = gate.NEVER
+            await worker.parts.gate.refresh()
+        await eventually(lambda: len(released) == 2)
+        may_end.set()
+        await look
+
+
+async def from_another_process(app: Mainspring, **settings: Any) -> None:
+    operator = Mainspring(app.store)
+    operator.runtime.live_settings.listeners.clear()  # it dies after its write
+    await operator.settings.set(**settings)
+
+
 async def test_an_incomplete_chunk_is_handed_back_by_a_halt() -> None:
     app = new_app()
     chunks: list[list[int]] = []

@@ -178,7 +178,8 @@ class Gate:
                 return
             await self._heartbeat.confirm(self._store.lease)
             if not self._is_sure:  # this process was stopped, or has lost its store
-                await self._settings.refresh()
+                if self._settings.is_stale():
+                    await self._settings.read()
                 self.obey_settings()
             began = since_boot()
             halts = await self._store.halts()
