@@ -223,6 +223,53 @@ async def with_mails_ahead(app: Mainspring, mail: Turnstile) -> AsyncIterator[Wo
             await eventually(lambda: completed(app, 3))
 
 
+@pytest.mark.parametrize(
+    ("limits", "before", "change"),
+    [
+        (Rate(2, per=3600), {}, {"task": "other", "limit": 3}),
+        ([], {"task": "mail", "rate": Rate(2, per=3600)}, {"task": "other", "limit": 3}),
+        (Rate(2, per=3600), {}, {"queue": "other", "rate": Rate(3)}),
+        (Rate(2, per=3600), {}, {"task": "other", "paused": True}),
+        (Rate(2, per=3600), {}, {"task": "mail", "rate": Rate(5, per=3600)}),
+        (Rate(2, per=3600), {"task": "mail", "limit": 2}, {"task": "mail", "limit": 3}),
+        (Rate(2, per=3600), {}, {"task": "mail", "timeout": 60}),
+    ],
+    ids=["limit", "after a setting of its own", "queue", "pause", "raised rate", "raised limit", "timeout"],
+)
+async def test_jobs_claimed_ahead_stay_if_a_setting_does_not_hold_them_back(
+    limits: Any, before: dict[str, Any], change: dict[str, Any]
+) -> None:
+    """Their tokens would be lost: they could start only when the rate gives new ones."""
+    app = new_app()
+    mail, released = Turnstile(app, name="mail", limits=limits), record(app, JobReleased)
+    app.task(name="other")(lambda: None)
+    if before:
+        await from_another_process(app, **before)
+    async with with_mails_ahead(app, mail) as worker:
+        await app.settings.set(**change)
+        await eventually(lambda: worker.parts.gate._obeyed is app.runtime.live_settings.snapshot)
+    assert released == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"task": "mail", "limit": 1},
+        {"task": "mail", "rate": Rate(50, per=1, burst=1)},
+        {"queue": "default", "limit": 1},
+        {"name": "smtp", "limit": 1},
+    ],
+    ids=["limit", "rate", "queue", "name"],
+)
+async def test_jobs_handed_back_by_a_lower_limit_or_rate_say_why(change: dict[str, Any]) -> None:
+    app = new_app()
+    mail, released = Turnstile(app, name="mail", limits=Limit(2, name="smtp")), record(app, JobReleased)
+    async with with_mails_ahead(app, mail):
+        await app.settings.set(**change)
+        await eventually(lambda: len(released) == 2)
+    assert {event.reason for event in released} == {"its settings were changed before it started"}
+
+
 async def test_jobs_claimed_ahead_obey_a_lower_limit_while_jobs_of_another_task_cannot_be_woken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
