@@ -213,10 +213,6 @@ class Features:
             ids.update(claim.id for claim in own)
         return ids
 
-    def choose(self, claim: Claim) -> bool:
-        """Return whether a feature would choose this job if it were claimed now."""
-        return any(feature.concerns(claim) for feature in self.choosing.values())
-
     async def admit(self, claims: Sequence[Claim], now: Millis) -> dict[str, Refusal]:
         """Return refusals by job id. Features that a job passed before another refused it hear of its end."""
         refused: dict[str, Refusal] = {}

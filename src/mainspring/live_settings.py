@@ -7,11 +7,14 @@ times a second without it, as a wake-up may be lost. Other processes look at an 
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Mapping
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from mainspring.clock import Millis, since_boot
 from mainspring.job import FreshJobs, Level, NewJob
@@ -86,9 +89,12 @@ NOTHING = Values()
 Owners = Mapping[str, Values]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """All settings at one moment."""
+    """All settings at one moment.
+
+    Snapshots with the same settings differ: between them, the settings may have been others for a while.
+    """
 
     tasks: Owners = field(default_factory=dict)
     queues: Owners = field(default_factory=dict)
@@ -113,8 +119,23 @@ class Snapshot:
 
 
 EMPTY = Snapshot()
-Listener = Callable[[Snapshot, Snapshot], Awaitable[None]]
-"""Hears the settings before and after a change, in each process."""
+
+
+class Listener(Protocol):
+    """A feature that goes by the settings, in each process."""
+
+    def use_settings(self, after: Snapshot) -> None:
+        """Go by these settings from now on.
+
+        This is called at once, in the order of the changes, and perhaps in another thread. It must not fail.
+        """
+
+    async def settings_changed(self, before: Collection[Snapshot], after: Snapshot) -> None:
+        """Do at the store what follows from a change, such as waking jobs.
+
+        `before` has all settings that earlier calls may have left at the store: if a call failed or another one is
+        under way, there are several. So compare each of them with `after`.
+        """
 
 
 class LiveSettings:
@@ -125,7 +146,8 @@ class LiveSettings:
         self.snapshot = EMPTY
         self._sets_defaults = False
         self.listeners: list[Listener] = []
-        self._told = EMPTY  # what all listeners have last heard
+        self._acted_by = newly_started()  # by listener: the settings that its calls may have left at the store
+        self._changing = threading.Lock()  # event loops of several threads may read the settings
         self._fresh_until = NEVER
         self._store: Store | None = None  # the store that was read; tests replace it
         self._version: str | None = None  # of the stamp
@@ -148,33 +170,64 @@ class LiveSettings:
             await self.look()
 
     async def look(self) -> None:
-        """Read the settings if they have changed, and tell the listeners."""
+        """Read the settings if they have changed, use them, and do what follows from the change."""
+        await self.read()
+        await self.act()
+
+    async def read(self) -> None:
+        """Read the settings if they have changed, and use them from now on."""
         store, tick, began = self._services.store, next(self._ticks), since_boot()
         stamp = next(iter(await store.documents([STAMP])), None)
         version = ABSENT if stamp is None else stamp.version
         if store is not self._store or version != self._version:
-            snapshot = EMPTY if stamp is None else await read(store)
-            if tick < self._tick:  # a look that began later was quicker
-                return
-            if store is not self._store:
-                self._told = EMPTY
-            self._tick, self._store, self._version, self.snapshot = tick, store, version, snapshot
-            self._sets_defaults = snapshot.sets_defaults
+            snapshot = EMPTY if stamp is None else await read_all(store)
+            with self._changing:
+                if tick < self._tick:  # a look that began later was quicker
+                    return
+                if store is not self._store:
+                    self._acted_by = newly_started()
+                self._use(snapshot)
+                self._tick, self._store, self._version = tick, store, version
         self._fresh_until = max(self._fresh_until, began + FRESH_FOR)
-        await self._tell()
 
-    async def _tell(self) -> None:
-        """Tell the listeners what has changed.
-
-        If a listener fails, for example because the store is away, the next look tells all of them again: otherwise the
-        jobs of a task whose pause has ended would wait for ever. Several looks may do this at once. Each passes on the
-        newest snapshot, so that none of them brings an older one back.
-        """
-        while (after := self.snapshot) != (before := self._told):
+    def _use(self, snapshot: Snapshot) -> None:
+        """Let all listeners go by these settings, then show them: what is in `snapshot` is in force everywhere."""
+        if snapshot is not self.snapshot:
             for listener in self.listeners:
-                await listener(before, self.snapshot)
-            if after is self.snapshot:
-                self._told = after
+                listener.use_settings(snapshot)
+        self._sets_defaults = snapshot.sets_defaults
+        self.snapshot = snapshot
+
+    async def act(self) -> None:
+        """Let the listeners do what follows from changes.
+
+        If one of them fails, for example because the store is away, the others still do their part. The next look
+        repeats what has failed: otherwise the jobs of a task whose pause has ended would wait for ever.
+        """
+        late = [listener for listener in self.listeners if self._is_late(listener)]
+        failures = await asyncio.gather(*map(self._catch_up, late), return_exceptions=True) if late else ()
+        for failure in failures:
+            if failure is not None:
+                raise failure
+
+    def _is_late(self, listener: Listener) -> bool:
+        return self._acted_by[listener] != {self.snapshot}
+
+    async def _catch_up(self, listener: Listener) -> None:
+        """Let a listener act by the newest settings until nothing else can be left at the store.
+
+        Several looks may do this at once. A call for older settings may end after one for newer settings. So it notes
+        those older ones again, and the newer ones are repeated.
+        """
+        while self._is_late(listener):
+            before, after = self._acted_by[listener], self.snapshot
+            self._acted_by[listener] = before | {after}
+            is_done = False
+            try:
+                await listener.settings_changed(before, after)
+                is_done = after is self.snapshot
+            finally:
+                self._acted_by[listener] = frozenset({after}) if is_done else self._acted_by[listener] | {after}
 
     # -- new jobs -------------------------------------------------------------------------------------
 
@@ -199,7 +252,12 @@ class LiveSettings:
         return choose(self.snapshot.queues.get(job.queue, NOTHING)) if level >= Level.QUEUE else None
 
 
-async def read(store: Store) -> Snapshot:
+def newly_started() -> defaultdict[Listener, frozenset[Snapshot]]:
+    """Return, for each listener, the settings that its calls may have left at the store: none yet."""
+    return defaultdict(lambda: frozenset({EMPTY}))
+
+
+async def read_all(store: Store) -> Snapshot:
     """Read all settings. One that this version cannot read counts as not set."""
     owners: dict[str, dict[str, Values]] = {kind: {} for kind in Kind}
     async for page in pages(store, COLLECTION, None):

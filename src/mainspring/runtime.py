@@ -115,7 +115,7 @@ class Runtime:
         self.bulk = Bulk(services)
         self.features.add(BulkFeature(services, self.jobs))
         self.features.add(limits, in_use=False)  # until a limit is declared
-        self.live_settings.listeners += [paused_tasks.settings_changed, limits.settings_changed]
+        self.live_settings.listeners += [paused_tasks, limits]
         tools = self.jobs, self.defaults, self.middleware
         self.shared = TaskServices(
             services, self.pipeline, *tools, self.declared_limits, debounce, self.breakers, self.live_settings

@@ -203,6 +203,135 @@ async def test_a_worker_that_was_stopped_reads_the_settings_before_the_next_star
     assert turnstile.started == 1
 
 
+@contextlib.asynccontextmanager
+async def with_mails_ahead(app: Mainspring, mail: Turnstile) -> AsyncIterator[Worker]:
+    """A worker that has claimed two mails behind a busy slot."""
+    busy = Turnstile(app, name="busy")
+    async with working(
+        app, concurrency=1, maintenance_interval=3600
+    ) as worker:  # else it hands them back after a while
+        prefetching(worker)
+        await busy.work.enqueue()
+        await eventually(lambda: busy.started == 1)
+        await mail.work.enqueue_many([{}] * 2)
+        await eventually(lambda: len(worker.parts.runs.ready) == 2)
+        mail.go.set()
+        try:
+            yield worker
+        finally:
+            busy.go.set()
+            await eventually(lambda: completed(app, 3))
+
+
+@pytest.mark.parametrize(
+    ("limits", "before", "change"),
+    [
+        (Rate(2, per=3600), {}, {"task": "other", "limit": 3}),
+        ([], {"task": "mail", "rate": Rate(2, per=3600)}, {"task": "other", "limit": 3}),
+        (Rate(2, per=3600), {}, {"queue": "other", "rate": Rate(3)}),
+        (Rate(2, per=3600), {}, {"task": "other", "paused": True}),
+        (Rate(2, per=3600), {}, {"task": "mail", "rate": Rate(5, per=3600)}),
+        (Rate(2, per=3600), {"task": "mail", "limit": 2}, {"task": "mail", "limit": 3}),
+        (Rate(2, per=3600), {}, {"task": "mail", "timeout": 60}),
+    ],
+    ids=["limit", "after a setting of its own", "queue", "pause", "raised rate", "raised limit", "timeout"],
+)
+async def test_jobs_claimed_ahead_stay_if_a_setting_does_not_hold_them_back(
+    limits: Any, before: dict[str, Any], change: dict[str, Any]
+) -> None:
+    """Their tokens would be lost: they could start only when the rate gives new ones."""
+    app = new_app()
+    mail, released = Turnstile(app, name="mail", limits=limits), record(app, JobReleased)
+    app.task(name="other")(lambda: None)
+    if before:
+        await from_another_process(app, **before)
+    async with with_mails_ahead(app, mail) as worker:
+        await app.settings.set(**change)
+        await eventually(lambda: worker.parts.gate._obeyed is app.runtime.live_settings.snapshot)
+    assert released == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"task": "mail", "limit": 1},
+        {"task": "mail", "rate": Rate(50, per=1, burst=1)},
+        {"queue": "default", "limit": 1},
+        {"name": "smtp", "limit": 1},
+    ],
+    ids=["limit", "rate", "queue", "name"],
+)
+async def test_jobs_handed_back_by_a_lower_limit_or_rate_say_why(change: dict[str, Any]) -> None:
+    app = new_app()
+    mail, released = Turnstile(app, name="mail", limits=Limit(2, name="smtp")), record(app, JobReleased)
+    async with with_mails_ahead(app, mail):
+        await app.settings.set(**change)
+        await eventually(lambda: len(released) == 2)
+    assert {event.reason for event in released} == {"its settings were changed before it started"}
+
+
+async def test_jobs_claimed_ahead_obey_a_lower_limit_while_jobs_of_another_task_cannot_be_woken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worker reads the limit at a moment at which the store does not wake jobs."""
+    app = new_app()
+    mail, released, failures = Turnstile(app, name="mail"), record(app, JobReleased), [StoreUnavailable("away")] * 2
+    app.task(name="other")(lambda: None)
+    wake = app.store.wake
+
+    async def fail_first(numbers: Any) -> Any:
+        if "paused:other" in numbers and failures:
+            raise failures.pop()
+        return await wake(numbers)
+
+    await app.settings.set(task="other", paused=True)
+    await app.settings.clear(task="other")
+    async with with_mails_ahead(app, mail):
+        monkeypatch.setattr(app.store, "wake", fail_first)
+        await from_another_process(app, task="mail", limit=1)
+        await eventually(lambda: len(released) == 2)
+        await eventually(lambda: not failures)
+
+
+@pytest.mark.parametrize("looks", ["state", "gate"])
+async def test_jobs_claimed_ahead_obey_a_lower_limit_while_jobs_of_another_task_are_being_woken(
+    looks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if looks == "gate":  # another look of this process reads the settings, as the worker is not woken
+        monkeypatch.setattr("mainspring.worker.worker.FRESH_FOR", 3600.0)
+        monkeypatch.setattr(settings_api, "Bundle", lambda writes, note, spread: Bundle(writes, note=note))
+    app = new_app()
+    mail, released, may_end = Turnstile(app, name="mail"), record(app, JobReleased), asyncio.Event()
+    app.task(name="other")(lambda: None)
+    wake, wakes = app.store.wake, asyncio.Event()
+
+    async def wait(numbers: Any) -> Any:
+        if "paused:other" in numbers:
+            wakes.set()
+            await may_end.wait()
+        return await wake(numbers)
+
+    await app.settings.set(task="other", paused=True)
+    await app.settings.clear(task="other")
+    async with with_mails_ahead(app, mail) as worker:
+        monkeypatch.setattr(app.store, "wake", wait)
+        await from_another_process(app, task="mail", limit=1)
+        look = asyncio.create_task(app.runtime.live_settings.look())
+        await wakes.wait()
+        if looks == "gate":
+            worker.parts.gate._looked_at = worker.parts.gate.open_until = gate.NEVER
+            await worker.parts.gate.refresh()
+        await eventually(lambda: len(released) == 2)
+        may_end.set()
+        await look
+
+
+async def from_another_process(app: Mainspring, **settings: Any) -> None:
+    operator = Mainspring(app.store)
+    operator.runtime.live_settings.listeners.clear()  # it dies after its write
+    await operator.settings.set(**settings)
+
+
 async def test_an_incomplete_chunk_is_handed_back_by_a_halt() -> None:
     app = new_app()
     chunks: list[list[int]] = []

@@ -317,7 +317,8 @@ class AfterAck:
         elif outcome.move is Move.SUSPEND:
             self._report_suspended(run, outcome, fields, duration)
         elif outcome.move is Move.RELEASE:
-            say = log.debug if run.stop is Stop.HALTED else log.info  # a halt may hand back thousands of jobs
+            is_mass = run.stop in {Stop.HALTED, Stop.CHANGED}  # these may hand back thousands of jobs
+            say = log.debug if is_mass else log.info
             say("job_released", **fields, duration=duration, delay=delay, reason=outcome.reason)
             self._bus.emit(JobReleased(**about, reason=outcome.reason))
         else:

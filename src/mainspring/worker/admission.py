@@ -50,7 +50,7 @@ class Admission:
 
     def take(self, claims: list[Claim]) -> None:
         """Hold claimed jobs, and pass each on: to its features, to its chunk, or to the slots."""
-        now = self._loop.time()
+        now, settings = self._loop.time(), self._runtime.live_settings.snapshot  # before features are asked
         guarded: list[Run] = []
         for_chunks: list[Run] = []
         concerned, held, tasks = self._concerned(claims), self._runs.held, self._runtime.tasks
@@ -61,6 +61,7 @@ class Admission:
                 self._runs.acker.add(run, outcome_of_unknown_task(run, self._clock.now()))
                 continue
             run = Run(claim, task, now)
+            run.settings = settings
             if claim.payload.startswith(SEALED):
                 self._runs.acker.add(run, outcome_of_unreadable(run, self._clock.now()))
                 self._unreadable.met(run)

@@ -9,8 +9,9 @@ that was stopped (SIGSTOP) and goes on, a laptop that slept, or a worker that lo
 next start. If the pause was longer than the lease, the gate first waits for the answer to a heartbeat, which names the
 jobs that other workers have taken over.
 
-When a task is paused at run time, or a limit or rate is changed, the gate hands back the jobs that it concerns and that
-have not started. The next claim admits them by the new settings.
+When a task is paused at run time, or a limit or rate is lowered, the gate hands back the jobs that it concerns and that
+have not started. The next claim admits them by the new settings. A limit or rate that is raised needs no hand-back, and
+handing a job back costs it the tokens of its rates.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Gate:
     def __init__(self, runtime: Runtime, worker: str, runs: Runs, heartbeat: Heartbeat, outage: Outage) -> None:
         self._features = runtime.features
         self._settings = runtime.live_settings
-        self._obeyed = self._settings.snapshot  # the settings by which the jobs here were admitted
+        self._limits = runtime.declared_limits
+        self._obeyed = self._settings.snapshot
         self._store = runtime.store
         self._worker = worker
         self._runs = runs
@@ -178,7 +180,8 @@ class Gate:
                 return
             await self._heartbeat.confirm(self._store.lease)
             if not self._is_sure:  # this process was stopped, or has lost its store
-                await self._settings.refresh()
+                if self._settings.is_stale():
+                    await self._settings.read()
                 self.obey_settings()
             began = since_boot()
             halts = await self._store.halts()
@@ -213,14 +216,18 @@ class Gate:
             self._hand_back()
 
     def obey_settings(self) -> None:
-        """Hand back jobs that have not started, if a pause, limit or rate that concerns them has changed."""
-        before, after = self._obeyed, self._settings.snapshot
-        self._obeyed = after
-        if before is after or (before.paused, before.numbers()) == (after.paused, after.numbers()):
+        """Hand back jobs that have not started, if their task is paused or a limit or rate of theirs was lowered."""
+        after = self._settings.snapshot
+        if after is self._obeyed:
             return
-        for run in self._runs.not_started():
-            if self._features.choose(run.claim):
-                self._runs.end(run, Stop.HALTED)
+        self._obeyed = after
+        old = [run for run in self._runs.not_started() if run.settings is not after]
+        numbers = after.numbers()
+        lowered = {before: self._limits.lowered(before.numbers(), numbers) for before in {run.settings for run in old}}
+        for run in old:
+            task, queue = run.claim.task, run.claim.queue
+            if task in after.paused or not lowered[run.settings].isdisjoint(self._limits.names(task, queue)):
+                self._runs.end(run, Stop.CHANGED)
 
     def _log_change(self, system: Halt | None) -> None:
         """Log that the system was halted, or resumed (None), if that is new."""

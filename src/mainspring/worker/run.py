@@ -33,6 +33,7 @@ from mainspring.features.durable.states import reason_for
 from mainspring.features.durable.suspension import is_suspended
 from mainspring.job import Claim, Move, NewJob, Outcome, ProgressReport
 from mainspring.json_text import from_json, read_object
+from mainspring.live_settings import EMPTY, Snapshot
 from mainspring.redaction import DEFAULT, Hide, Redaction
 from mainspring.retry import Retry
 from mainspring.stored_options import has_on_end
@@ -52,6 +53,7 @@ class Stop(StrEnum):
     SHUTDOWN = "worker stops"  # the job is handed back without using an attempt
     CROWDED = "no room"  # handed back likewise: the worker claimed the job, but has no free slot for it
     HALTED = "halted"  # handed back likewise: halted or refused by a feature between its claim and its start
+    CHANGED = "settings changed"  # handed back likewise: its task was paused, or one of its limits or rates lowered
 
 
 class Dumped:
@@ -86,6 +88,7 @@ class Run:
     report: ProgressReport | None = None  # the newest; the handler's thread sets it
     reported: ProgressReport | None = None  # the newest one that is written; if it is another one, `report` waits
     recheck: Recheck | None = None  # of a job being suspended: checks whether what it waits for has happened
+    settings: Snapshot = EMPTY  # those in force when the worker took the job; features may know newer ones
 
     def __init__(self, claim: Claim, task: Task[..., Any, Any], claimed_at: float) -> None:
         self.claim = claim
@@ -203,6 +206,7 @@ CROWDED_DELAY: Millis = 500  # gives other workers a chance before the worker th
 HANDED_BACK: dict[Stop | None, tuple[Millis, str]] = {
     Stop.CROWDED: (CROWDED_DELAY, "its worker had no room for it"),
     Stop.HALTED: (0, "it was halted before it started"),
+    Stop.CHANGED: (0, "its settings were changed before it started"),
 }
 
 

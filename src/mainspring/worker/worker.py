@@ -250,9 +250,10 @@ class Worker:
             self._state_changed.clear()
             await self.runtime.features.state_changed()
         try:
-            await self.runtime.live_settings.look()
-        finally:  # the settings may have been read, although a feature failed to act on them
+            await self.runtime.live_settings.read()
+        finally:  # at once, as waking jobs may take long; and if this failed, another look may have read the settings
             self.parts.gate.obey_settings()
+        await self.runtime.live_settings.act()
 
     async def _timer_step(self) -> None:
         """Fire what is due. Other workers do the same; the second one finds that it is done."""

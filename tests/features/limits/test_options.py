@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from mainspring import Limit, Mainspring, Rate
 from mainspring.errors import ConfigurationError, InvalidPayload
+from mainspring.live_settings import RateNumbers, Values
 
 
 @pytest.fixture
@@ -113,3 +114,49 @@ async def test_a_queue_has_limits_with_keys_too(app: Mainspring) -> None:
     await work.enqueue()
     with pytest.raises(InvalidPayload, match="nowhere"):
         await work.using(queue="mail").enqueue()
+
+
+# -- which limits a change of settings lowers ----------------------------------------------------------------
+
+SLOW, QUICK = RateNumbers(10, 60_000), RateNumbers(10, 1_000)
+
+
+@pytest.mark.parametrize(
+    ("limits", "before", "after", "is_lower"),
+    [
+        ([], None, Values(limit=5), True),
+        ([], Values(limit=5), None, False),
+        ([], Values(limit=5), Values(limit=4), True),
+        ([], Values(limit=5), Values(limit=6), False),
+        ([], Values(limit=5), Values(limit=5, timeout=1000), False),
+        ([], Values(limit=5), Values(limit=6, rate=SLOW), True),
+        ([], Values(rate=QUICK), Values(rate=SLOW), True),
+        ([], Values(rate=SLOW), Values(rate=QUICK), False),
+        ([], Values(rate=QUICK), Values(rate=RateNumbers(10, 1_000, burst=9)), True),
+        ([], Values(rate=QUICK), Values(rate=RateNumbers(10, 1_000, burst=11)), False),
+        ([Limit(3)], None, Values(limit=2), True),
+        ([Limit(3)], None, Values(limit=4), False),
+        ([Limit(3)], Values(limit=4), None, True),
+        ([Limit(3)], Values(limit=2), None, False),
+        ([Limit(3, key=str)], None, Values(limit=2), True),
+        ([Limit(3, key=str)], None, Values(limit=4), False),
+        ([Limit(3), Limit(2, key=str)], None, Values(limit=4), False),
+        ([Limit(3, name="smtp")], None, Values(limit=4), True),  # the task gets a second limit
+    ],
+)
+def test_a_limit_is_lowered_if_it_is_new_or_lets_fewer_jobs_start(
+    app: Mainspring, limits: list[Any], before: Values | None, after: Values | None, *, is_lower: bool
+) -> None:
+    app.task(name="send", limits=limits)(nothing)
+    declared = app.runtime.declared_limits
+    old, new = ({"send": values} if values is not None else {} for values in (before, after))
+    assert declared.lowered(old, new) == ({"send"} if is_lower else set())
+
+
+def test_jobs_have_the_limits_of_their_task_and_queue_and_those_that_are_set(app: Mainspring) -> None:
+    app.task(name="send", limits=[Limit(3), Rate(5, name="smtp")])(nothing)
+    declared = app.runtime.declared_limits
+    declared.of_queue("mail", [Limit(9)])
+    declared.set_numbers({"queue slow": Values(limit=1), "other": Values(limit=1)})
+    assert declared.names("send", "mail") == {"send", "smtp", "queue mail"}
+    assert declared.names("send", "slow") == {"send", "smtp", "queue slow"}

@@ -177,13 +177,16 @@ class LimitsFeature(Feature):
 
     # -- when a number is set at run time -------------------------------------------------------------
 
-    async def settings_changed(self, before: Snapshot, after: Snapshot) -> None:
-        """Use new numbers, and wake jobs that may start by them. Each worker does this; the first one finds them."""
-        old, new = before.numbers(), after.numbers()
-        self._declared.set_numbers(new)
-        for name in old.keys() | new.keys():
-            if limits_in(old.get(name), name) != limits_in(new.get(name), name):
-                await self._timer.renumber(name, self._declared.known_as(name))
+    def use_settings(self, after: Snapshot) -> None:
+        self._declared.set_numbers(after.numbers())
+
+    async def settings_changed(self, before: Collection[Snapshot], after: Snapshot) -> None:
+        """Write new numbers, and wake jobs that may start by them. Each worker does this; the first one finds them."""
+        new = after.numbers()
+        old = [each.numbers() for each in before]
+        for name in new.keys() | {name for each in old for name in each}:
+            if any(limits_in(each.get(name), name) != limits_in(new.get(name), name) for each in old):
+                await self._timer.renumber(name, self._declared.known_as(name, new))
 
     # -- after the end ------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import SimpleNamespace
@@ -278,11 +278,19 @@ class DeclaredLimits:
             limit.name == name for own in (self._of_task, self._of_queue) for all_ in own.values() for limit in all_
         )
 
-    def known_as(self, name: str) -> Declared:
-        """Return the limits and rates of this name: those that the code declares, and those that are set."""
+    def known_as(self, name: str, numbers: Mapping[str, Values] | None = None) -> Declared:
+        """Return the limits and rates of this name: those that the code declares, and those that are set.
+
+        By default, these have the numbers that are set now.
+        """
         declared = (*self._of_task.values(), *self._of_queue.values())
         own = tuple(limit for limits in declared for limit in limits if limit.name == name)
-        return adjusted(own, self._set, [name])
+        return adjusted(own, self._set if numbers is None else numbers, [name])
+
+    def lowered(self, before: Mapping[str, Values], after: Mapping[str, Values]) -> set[str]:
+        """Return the names of limits and rates that are new, or let fewer jobs start, by the numbers that are set."""
+        names = (name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+        return {name for name in names if is_lower(self.known_as(name, after), self.known_as(name, before))}
 
     # -- what a job needs ---------------------------------------------------------------------------
 
@@ -327,6 +335,10 @@ class DeclaredLimits:
     def _limits_of(self, task: str, queue: str) -> Declared:
         declared = (*self._of_task.get(task, ()), *self._of_queue.get(queue, ()))
         return adjusted(declared, self._set, [task, f"queue {queue}"]) if self._set else declared
+
+    def names(self, task: str, queue: str) -> set[str]:
+        """Return the names of the limits and rates of these jobs."""
+        return {limit.name or "" for limit in self._limits_of(task, queue)}
 
     # -- fair tasks ---------------------------------------------------------------------------------
 
@@ -387,3 +399,12 @@ def numbers(limit: AnyLimit) -> tuple[float, ...]:
     if isinstance(limit, Rate):
         return limit.per_milli, limit.most
     return (limit.size,) if isinstance(limit, Limit) else (limit.size or 0,)
+
+
+def is_lower(after: Declared, before: Declared) -> bool:
+    """Return whether one of these limits and rates is new, or lets fewer jobs start than before."""
+    return any(allows_less(limit, [other for other in before if is_same(limit, other)]) for limit in after)
+
+
+def allows_less(limit: AnyLimit, before: Sequence[AnyLimit]) -> bool:
+    return not before or any(new < old for new, old in zip(numbers(limit), numbers(before[0]), strict=True))

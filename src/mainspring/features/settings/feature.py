@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from mainspring.clock import Millis
@@ -49,17 +49,18 @@ class PausedTasksFeature(Feature):
         await self._settings.look()
         return task not in self._settings.snapshot.paused
 
-    async def settings_changed(self, before: Snapshot, after: Snapshot) -> None:
-        """Note which tasks are paused, and wake the jobs of those that go on.
-
-        Each worker does this, in case the process that ended the pause has died. A worker that has just started does
-        not know what was paused before it. So it wakes the jobs of all tasks that once had a setting.
-        """
+    def use_settings(self, after: Snapshot) -> None:
         self._paused = after.paused
         if self._paused and not self._in_use:
             self._in_use = True
             self._on_first()
-        known = {task for task, values in before.tasks.items() if values.paused is not None}
-        listed = {task for task, values in after.tasks.items() if values.paused is not None}
-        if going_on := (known | listed) - self._paused:
+
+    async def settings_changed(self, before: Collection[Snapshot], after: Snapshot) -> None:
+        """Wake the jobs of tasks whose pause has ended.
+
+        Each worker does this, in case the process that ended the pause has died. A worker that has just started does
+        not know what was paused before it. So it wakes the jobs of all tasks that once had a setting.
+        """
+        known = {task for each in (*before, after) for task, values in each.tasks.items() if values.paused is not None}
+        if going_on := known - after.paused:
             await self._services.store.wake({waiting_key(task): ALL_WAITING for task in going_on})
