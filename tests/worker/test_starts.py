@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -144,3 +145,30 @@ async def test_a_job_that_is_halted_behind_the_middleware_of_its_child_counts_no
         await app.resume()
         await ended(app, job.id)
     assert await starts(app) == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [("shutdown", Status.PENDING), ("cancellation", Status.CANCELLED), ("timeout", Status.DEAD_LETTER)],
+)
+@pytest.mark.parametrize("kind", ["coroutine", "chunk"])
+async def test_middleware_that_catches_everything_does_not_complete_a_job_that_was_stopped_before_its_handler(
+    kind: str, how: str, status: Status
+) -> None:
+    app = new_app()
+
+    @app.around_run
+    async def swallow(_call: RunCall) -> AsyncIterator[None]:
+        with contextlib.suppress(BaseException):
+            yield
+
+    waiting = Waiting(app, kind)
+    if how == "timeout":
+        waiting.work = waiting.work.using(timeout=0.01, max_attempts=1)
+    async with working(app, grace=0.01):
+        job_id = await waiting.enqueue()
+        if how != "shutdown":
+            if how == "cancellation":
+                await app.jobs.cancel(job_id)
+            await ended(app, job_id)
+    assert ((await app.jobs.get(job_id)).status, waiting.calls) == (status, [])

@@ -154,7 +154,7 @@ class Executor:
         else:
             start = partial(self._start_in_thread, runs, handler)
             value = await self._middleware.around_thread(call, in_thread, start)
-        if any(run.stop is Stop.HALTED for run in runs):  # middleware has caught HeldBack: the handler was not called
+        if any(run.stop and not run.called for run in runs):  # middleware caught the end of a run before its handler
             raise HeldBack
         return value
 
