@@ -238,7 +238,9 @@ async def test_middleware_may_end_the_run_before_the_handler(app: Mainspring, wi
     async with manual(app) as kit:
         await work.enqueue()
         (run,) = await kit.drain()
+        started = (await app.numbers()).total.started
     assert (run.status, ran) == (status, [])
+    assert started == (1 if status is Status.DEAD_LETTER else 0)  # a failed attempt counts
 
 
 async def test_an_error_that_middleware_swallows_is_none(app: Mainspring) -> None:

@@ -19,8 +19,9 @@ import structlog
 from examples.petitions.application.ports import SystemHaltedError
 from examples.petitions.application.services.job_worker_service import PAUSED
 from examples.petitions.domain.models import Petition
+from examples.petitions.serve import checked
 from examples.petitions.system import PetitionSystem, Settings
-from mainspring.errors import StoreUnavailable
+from mainspring.errors import ConfigurationError, StoreUnavailable
 from mainspring.testing.fakes import FakeHaltServer, FakeWebhook
 from mainspring.testing.postgres_server import Server, installed
 
@@ -28,6 +29,7 @@ GREETING = """\
 Petitions, on PostgreSQL. Deadlines are seconds here, and failed jobs are retried after 0.5 s and 1 s instead of 30 s
 and 60 s. The control room, the pager and the mail server are fakes. Ctrl-C stops it.
 """
+OR_ELSE = "Check PETITIONS_DATABASE, or unset it: then a server is started for you."
 COLOURS = {"story": 36, "notice": 32, "alert": 31, "worker": 90}
 
 
@@ -41,9 +43,10 @@ def say(kind: str, text: str) -> None:
 @contextmanager
 def database() -> Iterator[str]:
     """Yield the URL of PETITIONS_DATABASE, or of a server that lives as long as this block."""
-    if "PETITIONS_DATABASE" in os.environ:
+    url = os.environ.get("PETITIONS_DATABASE")
+    if url is not None:
         say("story", "Using the database of PETITIONS_DATABASE. What earlier runs left there stays, and is not shown.")
-        yield os.environ["PETITIONS_DATABASE"]
+        yield checked_database(url)
         return
     say("story", "Starting PostgreSQL …")
     found = installed()
@@ -55,6 +58,13 @@ def database() -> Iterator[str]:
         yield server.dsn
     finally:
         server.remove()
+
+
+def checked_database(url: str) -> str:
+    try:
+        return str(checked("database", url, url))
+    except ValueError as error:
+        sys.exit(f"{error}\n{OR_ELSE}")
 
 
 async def tell_what_arrives(pager: FakeWebhook, mail: FakeWebhook) -> None:
@@ -198,7 +208,7 @@ if __name__ == "__main__":
     try:
         with database() as url:
             asyncio.run(main(url))
-    except StoreUnavailable as error:
-        sys.exit(f"{error}\nCheck PETITIONS_DATABASE, or unset it: then a server is started for you.")
+    except (ConfigurationError, StoreUnavailable) as error:
+        sys.exit(f"{error}\n{OR_ELSE}")
     except KeyboardInterrupt:  # while PostgreSQL starts; later, main() takes Ctrl-C
         say("story", "Stopped.")

@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
+
 import pytest
 
 from bench import plan, roster
-from bench.__main__ import participants
+from bench.__main__ import parse, participants
 from bench.field import FIELDS
 from bench.measurements import MEASUREMENTS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+COMMANDS = {found for page in PAGES for found in re.findall(r"python -m bench( --[^`\n]+)", page.read_text("utf-8"))}
 
 
 @pytest.mark.parametrize("name", FIELDS)
@@ -61,3 +69,14 @@ def test_cases_are_chosen_by_pattern() -> None:
     assert [case.name for case in plan.choose(plan.POSTGRES, ["drain-?", "idle"])] == ["drain-1", "drain-2", "idle"]
     assert plan.choose(plan.POSTGRES, []) == plan.POSTGRES
     assert plan.choose(plan.POSTGRES, ["nonsense"]) == []
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_the_commands_of_the_documentation_measure_something_in_each_field_they_name(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["bench", *shlex.split(command)])
+    options = parse()
+    for name in options.field:
+        cases = plan.choose(FIELDS[name].plan, options.only)
+        assert participants(roster.read(FIELDS[name].peers), cases, options.peers)

@@ -28,6 +28,7 @@ from mainspring.testing.clock import ManualClock
 from tests.conformance.scenario import (
     BY,
     StoreScenario,
+    a_halt,
     by_silence,
     claim,
     claim_one,
@@ -109,6 +110,18 @@ class NumbersTests(StoreScenario):
         assert not any((await buckets(store, Measure.STARTED)).values())
         await end(store, await running(store, queue="other"), Move.DONE)
         assert (await total(store))[Measure.STARTED] == 1
+
+    async def test_only_jobs_that_a_claim_returns_count_as_started(self, store: Store, clock: ManualClock) -> None:
+        await put_many(store, 2)
+        await store.halt(a_halt(clock))
+        assert await claim(store) == []
+        await store.resume(BY)
+        await by_silence(store, clock, "w1")
+        handed_out = await claim(store)  # a store may give a worker nothing before it has joined again
+        assert (await total(store)).get(Measure.STARTED, 0) == len(handed_out)
+        handed_out += await claim(store)
+        assert (await total(store))[Measure.STARTED] == len(handed_out) == 2
+        assert sum((await buckets(store, Measure.STARTED)).values()) == 2
 
     async def test_a_run_taken_from_its_worker_counts_as_stalled(self, store: Store, clock: ManualClock) -> None:
         await running(store)

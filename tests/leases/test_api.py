@@ -126,6 +126,32 @@ async def test_a_claim_that_is_cancelled_leaves_no_job_claimed(new_app: NewApp) 
     assert await handle.status() is Status.PENDING
 
 
+async def test_a_job_that_a_cancelled_claim_gives_back_counts_no_start(
+    new_app: NewApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = new_app()
+    handle = await tasks_of(app).enqueue(a=1)
+    claim, claimed = app.store.claim, asyncio.Event()
+
+    async def slowly(*arguments: Any, **options: Any) -> Any:
+        taken = await claim(*arguments, **options)
+        claimed.set()
+        await asyncio.sleep(0.01)
+        return taken
+
+    monkeypatch.setattr(app.store, "claim", slowly)
+    call = asyncio.create_task(app.leases.claim("far"))
+    await claimed.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert await handle.status() is Status.PENDING
+    assert (await app.numbers()).total.started == 0
+    monkeypatch.undo()
+    await (await one(app)).release()
+    assert (await app.numbers()).total.started == 1
+
+
 async def test_nothing_is_claimed_during_a_halt_and_the_response_says_so(new_app: NewApp) -> None:
     app = new_app()
     add = tasks_of(app)

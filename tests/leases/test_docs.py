@@ -86,6 +86,51 @@ async def test_the_worker_of_the_page_outlives_an_outage_of_the_store(
     await app.close()
 
 
+@pytest.mark.parametrize("moment", ["while it claims", "while it works"])
+async def test_the_worker_of_the_page_stops_during_an_outage_of_the_store(
+    program: dict[str, Any], monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    program["RETRY_DELAY"] = 0.001
+    app, stop, outage, repeated = program["app"], asyncio.Event(), asyncio.Event(), asyncio.Event()
+    refused: list[str] = []
+
+    def failing(name: str) -> Any:
+        call = getattr(app.store, name)
+
+        async def fail_during_outage(*arguments: Any, **options: Any) -> Any:
+            if name == "claim" and moment == "while it claims":
+                outage.set()
+            if not outage.is_set():
+                return await call(*arguments, **options)
+            refused.append(name)
+            if len(refused) > 5:
+                repeated.set()
+            raise StoreUnavailable("it does not answer")
+
+        return fail_during_outage
+
+    async def lose_the_store(_: int) -> None:
+        outage.set()
+
+    for name in ("join", "leave", "heartbeat", "claim", "find"):
+        monkeypatch.setattr(app.store, name, failing(name))
+    program["print_one"] = lose_the_store
+    handle = await program["print_labels"].enqueue(order=7, copies=2)
+    working = asyncio.create_task(program["work"](stop))
+    async with asyncio.timeout(20):
+        await repeated.wait()
+    assert not working.done()
+    stop.set()
+    await asyncio.wait([working], timeout=20)
+    assert working.done()
+    with pytest.raises(StoreUnavailable):
+        await working
+    job = await handle.get()
+    assert (job.status, job.attempts) == (Status.RUNNING if moment == "while it works" else Status.PENDING, 0)
+    outage.clear()
+    await app.close()
+
+
 def test_every_reply_and_field_of_the_pulse_is_on_the_page() -> None:
     from mainspring.leases import Lease, Pulse, Reply
 

@@ -238,6 +238,34 @@ async def test_jobs_that_wait_too_long_for_a_child_are_handed_back(
         await app.jobs.cancel(running.id)
         assert await waiting.result(15) > 0
         assert (await waiting.get()).attempts == 1
+    numbers = (await app.numbers()).total
+    assert (numbers.started, sum(numbers.wait.buckets)) == (2, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["the worker stops", "the job is cancelled", "the system is halted"])
+async def test_a_job_that_only_waited_for_a_child_counts_no_start(app: Mainspring, tmp_path: Path, how: str) -> None:
+    async with working(app, child_processes=1, grace=0.05):
+        await children.hangs.enqueue(note=str(tmp_path / "pid"))
+        await pid_in(tmp_path / "pid")
+        waiting = await children.pid.enqueue()
+        await reached(app, waiting.id, statuses=(Status.RUNNING,))
+        if how == "the job is cancelled":
+            await app.jobs.cancel(waiting.id)
+            await ended(app, waiting.id)
+        elif how == "the system is halted":
+            assert (await app.halt()).confirmed
+    await app.resume()
+    assert (await app.numbers()).total.started == 1
+
+
+@pytest.mark.slow
+async def test_a_job_whose_child_was_ended_before_it_was_ready_counts_no_start(app: Mainspring) -> None:
+    async with working(app, child_processes=1, grace=0.0) as worker:
+        job = await children.pid.enqueue()
+        await eventually(lambda: any(run.kill is not None for run in worker.parts.runs.running))
+    assert (await job.get()).status is Status.PENDING
+    assert (await app.numbers()).total.started == 0
 
 
 @pytest.mark.slow

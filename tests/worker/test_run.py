@@ -241,6 +241,23 @@ def test_a_job_without_room_is_released_with_a_delay(app: Mainspring) -> None:
     assert (outcome.move, outcome.delay) == (Move.RELEASE, CROWDED_DELAY)
 
 
+@pytest.mark.parametrize("how", [Stop.CANCEL, Stop.CROWDED, Stop.HALTED, Stop.SHUTDOWN])
+@pytest.mark.parametrize("called", [True, False])
+def test_a_run_that_is_stopped_counts_as_a_start_only_if_its_handler_was_called(
+    app: Mainspring, how: Stop, *, called: bool
+) -> None:
+    run = stop(run_of(app, "work"), how)
+    run.called = called
+    assert raised(run, asyncio.CancelledError()).blocked is not called
+
+
+@pytest.mark.parametrize("error", [ValueError(), Discard(), WorkerCrashed()])
+def test_a_failed_attempt_counts_as_a_start_even_if_its_handler_was_not_called(
+    app: Mainspring, error: BaseException
+) -> None:
+    assert not raised(run_of(app, "work"), error).blocked
+
+
 def test_a_timeout_fails_with_timeout_error(app: Mainspring) -> None:
     outcome = raised(stop(run_of(app, "work", timeout=1500), Stop.TIMEOUT), WorkerCrashed())
     assert outcome.move is Move.RETRY

@@ -67,7 +67,7 @@ def _turned_away(run: LeasedRun, refusal: Refusal) -> Outcome:
 
 def handed_back(run: LeasedRun, stop: Stop, now: Millis) -> Outcome:
     """Return the outcome of a run that does not start after all. It uses no attempt."""
-    run.stop = stop
+    run.stop, run.called = stop, False
     released = outcome_of_error(run, asyncio.CancelledError(), now)
     assert released is not None  # noqa: S101 - only a lost claim has no outcome
     return released

@@ -51,6 +51,7 @@ class LeasedRun(Run):
         run = cls(claim_of(job), task)
         run.rules = rules
         run.passed = True
+        run.called = True
         run.started_at = to_millis(job.started_at) if job.started_at else 0
         return run
 

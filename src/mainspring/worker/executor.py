@@ -75,6 +75,7 @@ class Executor:
         try:
             if run.is_plain and not self._wrapped:  # a coroutine that needs nothing from us, as most are
                 args, kwargs = run.task.payload.load(run.claim.payload)
+                run.called = True
                 value = await run.task.function(*args, **kwargs)
             else:
                 value = await self._call(run)
@@ -123,7 +124,7 @@ class Executor:
             kwargs[task.signature.context] = self._contexts.of(run)
         if run.isolated:
             return await self._call_process(run)
-        handler = partial(task.function, *args, **kwargs)
+        handler = partial(call_handler, [run], partial(task.function, *args, **kwargs))
         if not task.is_async:
             return await self._call_thread(run, handler)
         with self._deadline(run):
@@ -132,7 +133,8 @@ class Executor:
     async def _call_chunk(self, chunk: ChunkRun) -> Any:
         if not chunk.runs:
             return None
-        call = partial(chunk.task.function, list(chunk.argument))  # a copy, as the handler may change the list
+        argument = list(chunk.argument)  # a copy, as the handler may change the list
+        call = partial(call_handler, chunk.runs, partial(chunk.task.function, argument))
         with chunk.deadline():
             in_thread = None if chunk.task.is_async else partial(self._in_thread, chunk.runs)
             if self._wraps(chunk.task):
@@ -152,7 +154,7 @@ class Executor:
         else:
             start = partial(self._start_in_thread, runs, handler)
             value = await self._middleware.around_thread(call, in_thread, start)
-        if any(run.stop is Stop.HALTED for run in runs):  # middleware has caught HeldBack: the handler was not called
+        if any(run.stop and not run.called for run in runs):  # middleware caught the end of a run before its handler
             raise HeldBack
         return value
 
@@ -190,6 +192,10 @@ class Executor:
             elif run.timeout is not None:
                 timers.append(self._loop.call_later(run.timeout, run.end, Stop.TIMEOUT))
 
+        def may_start() -> bool:
+            run.called = self._check.permits(run)
+            return run.called
+
         timers: list[asyncio.TimerHandle] = []
         try:
             return await self._processes.run(
@@ -197,7 +203,7 @@ class Executor:
                 run.claim,
                 self._contexts.of(run),
                 begun=begun,
-                may_start=partial(self._check.permits, run),
+                may_start=may_start,
                 durable=partial(self._contexts.durable_of, run),
             )
         except HeldBack:
@@ -226,6 +232,13 @@ class Executor:
             raise asyncio.CancelledError
         run.kill = run.slot.cancel if run.slot is not None else None
         return await work
+
+
+def call_handler(runs: Sequence[Run], handler: Callable[[], Any]) -> Any:
+    """Call the handler of these runs, and note that it was called: only then they count as started."""
+    for run in runs:
+        run.called = True
+    return handler()
 
 
 def hold_back(runs: Sequence[Run]) -> NoReturn:

@@ -68,7 +68,8 @@ class Dumped:
 class Run:
     """One claimed job, what the worker knows about its run, and how to stop it."""
 
-    started_at: Millis = 0
+    started_at: Millis = 0  # when a slot took it
+    called = False  # its handler was called: until then, a halt, middleware or a missing child may hold it back
     context: Context | None = None
     thread: int | None = None  # the thread in which the handler runs
     handler_thread: int | None = None  # the same, but only while the handler runs there; also set for chunks
@@ -201,6 +202,7 @@ class Run:
 HOPELESS = InvalidPayload, CannotStoreResult, UnsupportedCall  # the next attempt would fail in the same way
 SEALED = '{"$encrypted":"v1.'  # how an encrypted payload begins; encryption.py is imported only if it is used
 UNREADABLE_DELAY: Millis = 10_000  # leaves an encrypted job to workers that have its key
+NOT_FAILED = frozenset({Move.RELEASE, Move.SNOOZE, Move.CANCEL})
 CROWDED_DELAY: Millis = 500  # gives other workers a chance before the worker that handed the job back claims it again
 
 HANDED_BACK: dict[Stop | None, tuple[Millis, str]] = {
@@ -349,7 +351,7 @@ def outcome(
         reason=storable(reason, LONGEST_MESSAGE),
         failure=None if failure is None else identified(failure, claim),
         ref=claim.ref,
-        blocked=not run.started_at,
+        blocked=not run.called and move in NOT_FAILED,  # an attempt that failed counts as a start in any case
         **rest,
     )
 

@@ -217,6 +217,23 @@ async def test_an_unreachable_server_raises_within_the_budget() -> None:
     await client.close()
 
 
+async def test_a_request_whose_time_is_over_does_not_look_up_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look-up has no time limit. At the end of a program, each further request would wait for one more."""
+    client = Client(REGION, "http://db.invalid:8000/")
+    await client._credentials.keys()
+    looked_up: list[Any] = []
+
+    def look_up(*asked: Any, **_: Any) -> list[Any]:
+        looked_up.append(asked)
+        return []
+
+    monkeypatch.setattr("socket.getaddrinfo", look_up)
+    with pytest.raises(TimeoutError, match="no time is left"):
+        client.call_now("UpdateItem", {}, time.monotonic() - 1)
+    assert looked_up == []
+    await client.close()
+
+
 @pytest.mark.slow
 async def test_each_loop_has_connections_of_its_own() -> None:
     client = Client(REGION, endpoint())

@@ -11,8 +11,10 @@ from mainspring.errors import StoreBusy, StoreUnavailable
 from mainspring.job import UNTIL_WOKEN, Claim, Inserted, Move, Save, Status, Step, end_of
 from mainspring.stores.documents import By
 from mainspring.stores.dynamodb import DynamoStore
+from mainspring.stores.numbers import Measure
 from mainspring.stores.protocol import Action, Filter, Severity, Want
 from mainspring.testing.clock import ManualClock
+from tests.conformance.numbers import total
 from tests.conformance.scenario import claim, claim_one, end, join, new_job, outcome, put, put_many, running
 from tests.dynamodb import FreshStore
 from tests.stores.dynamodb.conftest import Programs, client_of
@@ -209,6 +211,7 @@ async def test_a_claim_whose_answer_never_came_is_given_back(programs: Programs,
     await store.heartbeat("w1", {})
     taken = await claim_one(other, worker="w2")
     assert (taken.id, taken.crashes, taken.attempts) == (job_id, 0, 0)
+    assert await starts(store, other) == 1
 
 
 async def test_claims_that_could_not_be_confirmed_are_given_back(programs: Programs) -> None:
@@ -221,6 +224,12 @@ async def test_claims_that_could_not_be_confirmed_are_given_back(programs: Progr
     assert await claim(other, worker="w2") == []
     await store.leave("w1")
     assert sorted(job.id for job in await claim(other, worker="w2")) == sorted(ids)
+    assert await starts(store, other) == 3
+
+
+async def starts(*programs: DynamoStore) -> int:
+    """Return the starts in the numbers, to which each program has added what it has counted."""
+    return [(await total(program)).get(Measure.STARTED, 0) for program in programs][-1]
 
 
 # -- all at once ------------------------------------------------------------------------------------------

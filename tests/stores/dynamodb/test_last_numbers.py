@@ -11,7 +11,7 @@ import pytest
 
 from examples.dynamodb_server import REGION
 from mainspring import Mainspring
-from mainspring.stores.dynamodb import DynamoStore
+from mainspring.stores.dynamodb import DynamoStore, last_numbers
 from mainspring.stores.dynamodb.client import Client
 from tests.dynamodb import endpoint, fresh_name
 
@@ -21,7 +21,9 @@ ROOT = Path(__file__).parents[3]
 HEAD = """
 import asyncio, os, sys
 from mainspring import Mainspring
+from mainspring.stores.dynamodb import last_numbers, number_tally
 
+number_tally.FLUSH_EVERY = last_numbers.MAX_SECONDS = 3600.0  # however slow the machine is, all is written at the exit
 app = Mainspring(sys.argv[1])
 
 @app.task
@@ -51,7 +53,10 @@ PROGRAMS = {
     "closed": SYNC + "app.run(app.close())",
     "forked": FORKED,
 }
-WITHOUT_SERVICE = SYNC + 'app.store.client.endpoint = "http://127.0.0.1:9/"'
+WITHOUT_SERVICE = f"""{SYNC}
+app.store.client.endpoint = "http://127.0.0.1:9/"
+last_numbers.MAX_SECONDS = {last_numbers.MAX_SECONDS}
+"""
 
 
 @pytest.fixture

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from mainspring.job import Claim, Move, Status
+from mainspring.stores.numbers import Measure
 from mainspring.stores.protocol import Action, Filter, TakeoverCause, Want
 from mainspring.testing.clock import ManualClock
+from tests.conformance.numbers import total
 from tests.conformance.scenario import (
     BY,
     a_halt,
@@ -98,6 +100,7 @@ async def test_a_job_halted_during_its_claim_is_not_given_out(programs: Programs
     assert halted
     job = await look(other, job_id)
     assert (job.status, job.attempts, job.crashes) == (Status.PENDING, 0, 0)
+    assert Measure.STARTED not in await total(store)
 
 
 async def test_a_worker_that_was_buried_gets_nothing_before_it_is_back(programs: Programs, clock: ManualClock) -> None:

@@ -16,9 +16,11 @@ from mainspring import Mainspring
 from mainspring.errors import StoreUnavailable
 from mainspring.events import StoreBack, StoreLost
 from mainspring.job import Move, ProgressReport, Status
+from mainspring.stores.numbers import Measure
 from mainspring.stores.postgres import PostgresStore
 from mainspring.stores.postgres.store import BUSY_CLAIM
 from mainspring.stores.protocol import Filter, Severity
+from tests.conformance.numbers import total
 from tests.conformance.scenario import (
     claim,
     claim_one,
@@ -240,7 +242,9 @@ async def test_a_claim_with_a_lost_answer_is_given_back(store: PostgresStore, fa
     assert await claim(far) == []  # the second try finds nothing: the first one has it
     assert line.after is None
     await far.heartbeat("w1", {})
+    assert Measure.STARTED not in await total(store)
     assert [held.id for held in await claim(far)] == [job]
+    assert (await total(store))[Measure.STARTED] == 1
     assert await is_sound(store)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from mainspring.clock import Millis
 from mainspring.ids import new_id
-from mainspring.job import Move, Outcome, Status
+from mainspring.job import Claim, Move, Outcome, Status
 from mainspring.queue_patterns import covers, is_among, is_pattern
 from mainspring.stores.dynamodb import halts, wakeups
 from mainspring.stores.dynamodb.acks import ack
@@ -364,8 +364,6 @@ async def take(table: Table, request: ClaimRequest, chosen: Sequence[IndexEntry]
     for row in taken:
         table.counts.add(row["queue"], STATUSES[row["was"]], -1)
         table.counts.add(row["queue"], Status.RUNNING, 1)
-        length = now - unstamp(row["scheduled_for"])
-        table.numbers.add(now, row["queue"], row["job_type"], Measure.STARTED, length)
     waited = [row for row in before if not isinstance(row, Refused) and "waits_for" in row]
     await wakeups.forget(table, [wakeups.waiter_key(row) for row in waited])
     return taken
@@ -474,6 +472,13 @@ def stopped(row: Row, standing: Iterable[Halt]) -> bool:
 
 async def give_back(table: Table, rows: Iterable[Row]) -> None:
     await ack(table, [Outcome(row["SK"], row["token"], Move.RELEASE, ref=row) for row in rows])
+
+
+def count_starts(table: Table, jobs: Iterable[Claim]) -> None:
+    """Count a start for each job that a claim returns. Jobs that it gives back, or that are lost with it, have none."""
+    for job in jobs:
+        claimed_at = unstamp(job.ref["started_at"])
+        table.numbers.add(claimed_at, job.queue, job.task, Measure.STARTED, claimed_at - job.run_at)
 
 
 async def find_lost(table: Table, ids: Sequence[str], numbers: set[str]) -> list[Row]:

@@ -135,12 +135,19 @@ class Client:
                 return answer
 
     def call_now(self, operation: str, request: Mapping[str, Any], ends: float) -> None:
-        """Send a request once, from code without an event loop. Raise if it has no good answer by then."""
+        """Send a request once, from code without an event loop. Raise if it has no good answer by about then.
+
+        The time to look up the name of the host comes on top: no timeout applies to that. So if the time is over, this
+        raises at once, and several requests are late by one look-up at most.
+        """
+        if (seconds := ends - time.monotonic()) <= 0:
+            msg = "no time is left for this request"
+            raise TimeoutError(msg)
         body = json.dumps(request, separators=(",", ":")).encode()
         keys, target = self._credentials.known, f"DynamoDB_20120810.{operation}"
         asked = Request(self.endpoint, body, self._signer.headers(keys, target, body, datetime.now(UTC)))  # noqa: S310
         without_proxy = build_opener(ProxyHandler({}))  # as for all other calls
-        with without_proxy.open(asked, timeout=max(0.01, ends - time.monotonic())) as answer:
+        with without_proxy.open(asked, timeout=seconds) as answer:
             answer.read()
 
     async def back_off(self, seconds: float) -> None:

@@ -1,7 +1,8 @@
 """Writes the numbers over time of a program that ends without closing its store.
 
 At the exit of Python no thread can be started, so asyncio cannot look up names of hosts. The requests are therefore
-sent without it, one after the other, once each, and in bounded time.
+sent without it, one after the other and once each. They take about `MAX_SECONDS`, plus the time to look up the name of
+the host: the resolver of the system has time limits of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from mainspring.stores.dynamodb.table import Table
 
 log = get_log("mainspring.dynamodb")
 
-MAX_SECONDS = 3.0  # by which an exit is delayed
+MAX_SECONDS = 3.0  # by which an exit is delayed, if the name of the host is found at once
 open_tables: dict[int, Table] = {}
 
 

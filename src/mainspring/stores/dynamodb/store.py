@@ -232,6 +232,7 @@ class DynamoStore:
             lost = self._lost.setdefault(worker, {})
             lost.update(dict.fromkeys(((job_id, request.number) for job_id in request.tried), self.clock.monotonic()))
             raise
+        claims.count_starts(self.table, found.jobs)
         self.table.local_workers.after_claim(worker, fruitful=bool(found.jobs))
         self.table.settle()
         return found

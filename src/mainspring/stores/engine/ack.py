@@ -338,9 +338,9 @@ def stalled(job: JobState, after_stall: AfterStall) -> Outcome:
     )
 
 
-def released(job: JobState) -> Outcome:
-    """Return the outcome of a run that its worker gives back, because it leaves or never got the claim."""
-    return Outcome(job.id, job.token, Move.RELEASE, ref=job.ref)
+def released(job: JobState, *, blocked: bool = False) -> Outcome:
+    """Return the outcome of a run that its worker gives back, because it leaves or never got the claim (`blocked`)."""
+    return Outcome(job.id, job.token, Move.RELEASE, ref=job.ref, blocked=blocked)
 
 
 def takeover(job: JobState, outcome: Outcome, status: Status) -> Takeover:

@@ -74,20 +74,20 @@ async def join(transaction: Transaction, worker: WorkerInfo) -> None:
 
 async def leave(transaction: Transaction, worker: str) -> None:
     """Remove a worker that shuts down, and release the jobs that it may still hold."""
-    await release(transaction, HELD_BY, worker=worker)
+    await release(transaction, HELD_BY, blocked=False, worker=worker)
     await transaction.do(LEAVE, ids=[worker])
     await transaction.record([feed.left(worker)])
 
 
 async def give_back(transaction: Transaction, worker: str, claims: Iterable[int]) -> int:
     """Release jobs taken by claims whose answer never arrived: no worker runs them. Return their number."""
-    return await release(transaction, TAKEN_BY, worker=worker, claims=list(claims))
+    return await release(transaction, TAKEN_BY, blocked=True, worker=worker, claims=list(claims))
 
 
-async def release(transaction: Transaction, held: str, **given: Any) -> int:
+async def release(transaction: Transaction, held: str, *, blocked: bool, **given: Any) -> int:
     """Release the jobs that the statement `held` selects, and return their number."""
     jobs = await held_jobs(transaction, held, **given)
-    return len(await write(transaction, [(job, released(job)) for job in jobs]))
+    return len(await write(transaction, [(job, released(job, blocked=blocked)) for job in jobs]))
 
 
 async def held_jobs(transaction: Transaction, statement: str, **given: Any) -> list[JobState]:
