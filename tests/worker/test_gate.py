@@ -26,6 +26,7 @@ from mainspring.worker import Worker, gate, intake
 from mainspring.worker.run import Run, Stop
 from tests.worker import wrapped
 from tests.worker.children import app as app_of_children
+from tests.worker.waiting import Waiting
 from tests.worker.working import (
     DEADLINE,
     FaultyStore,
@@ -475,36 +476,7 @@ async def test_a_halt_ends_at_its_time() -> None:
 # -- behind middleware ----------------------------------------------------------------------------
 
 
-class Waiting:
-    """Asynchronous middleware around a coroutine or a chunk handler that notes its calls."""
-
-    def __init__(self, app: Mainspring, kind: str) -> None:
-        self.begun, self.go = asyncio.Event(), asyncio.Event()
-        self.calls: list[int] = []
-        app.around_run(self.around)
-
-        async def one(number: int) -> None:
-            self.calls.append(number)
-
-        async def several(numbers: list[int]) -> None:
-            self.calls.extend(numbers)
-
-        self.work: Any
-        if kind == "chunk":
-            self.work = app.task(breaker="mail", chunk=Chunk(size=3, wait=0))(several)
-        else:
-            self.work = app.task(breaker="mail")(one)
-
-    async def around(self, _call: RunCall) -> AsyncIterator[None]:
-        self.begun.set()
-        await self.go.wait()
-        yield
-
-    async def enqueue(self) -> list[str]:
-        """Return when the middleware of the jobs waits."""
-        handles = await self.work.enqueue_many([self.work.prepare(number) for number in range(3)])
-        await self.begun.wait()
-        return [handle.id for handle in handles]
+THREE = Chunk(size=3, wait=0)
 
 
 async def halt(app: Mainspring) -> None:
@@ -529,9 +501,9 @@ async def let_go_on(app: Mainspring) -> None:
 @pytest.mark.parametrize("stop", [halt, pause, open_breaker], ids=lambda stop: stop.__name__)
 async def test_a_coroutine_behind_middleware_that_waits_does_not_start_after(stop: Any, kind: str) -> None:
     app = new_app()
-    waiting = Waiting(app, kind)
+    waiting = Waiting(app, kind, chunk=THREE, breaker="mail")
     async with working(app):
-        ids = await waiting.enqueue()
+        ids = await waiting.enqueue(3)
         await stop(app)
         waiting.go.set()
         status = Status.SUSPENDED if stop is open_breaker else Status.PENDING
@@ -591,9 +563,9 @@ async def test_middleware_that_catches_everything_does_not_complete_a_job_that_w
         with contextlib.suppress(BaseException):
             yield
 
-    waiting = Waiting(app, kind)
+    waiting = Waiting(app, kind, chunk=THREE, breaker="mail")
     async with working(app):
-        ids = await waiting.enqueue()
+        ids = await waiting.enqueue(3)
         await halt(app)
         waiting.go.set()
         jobs = await reached(app, *ids, statuses=(Status.PENDING, Status.COMPLETED))
@@ -603,9 +575,9 @@ async def test_middleware_that_catches_everything_does_not_complete_a_job_that_w
 async def test_a_start_behind_middleware_that_waited_looks_at_the_halts_again_if_that_is_long_ago() -> None:
     """Otherwise middleware that keeps the event loop busy for seconds would hold its job back each time."""
     app = new_app()
-    waiting = Waiting(app, "coroutine")
+    waiting = Waiting(app, "coroutine", chunk=THREE, breaker="mail")
     async with working(app) as worker:
-        ids = await waiting.enqueue()
+        ids = await waiting.enqueue(3)
         worker.parts.gate._looked_at = gate.NEVER
         waiting.go.set()
         await ended(app, *ids)
